@@ -7,6 +7,7 @@
 
 use std::rc::Rc;
 
+use ashlar_format::beat::Beat;
 use ashlar_format::catalog::Catalog;
 use ashlar_format::journal::{ColumnHeader, HEADER_BYTES, decode_entries, encode_entries};
 use ashlar_format::node::{INNER_ENTRY, LEAF_ENTRY, LeafEntry, NodeEntry};
@@ -54,6 +55,14 @@ pub fn root(bytes: &[u8]) {
     let size = usize::try_from(ashlar_format::geometry::ROOT_BYTES).unwrap_or(BLOCK);
     if let Ok(found) = Root::decode(&ARRAY, &sealed(&ARRAY, bytes, size)) {
         assert_eq!(Root::decode(&ARRAY, &found.encode(&ARRAY)), Ok(found));
+    }
+}
+
+/// A beat.
+pub fn beat(bytes: &[u8]) {
+    let _ = Beat::decode(&ARRAY, bytes);
+    if let Ok(found) = Beat::decode(&ARRAY, &sealed(&ARRAY, bytes, BLOCK)) {
+        assert_eq!(Beat::decode(&ARRAY, &found.encode(&ARRAY)), Ok(found));
     }
 }
 

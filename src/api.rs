@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use ashlar_engine::Watched;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
@@ -362,7 +363,17 @@ pub(crate) struct Import {
     /// The array's name from now on.
     #[serde(default)]
     pub(crate) new_name: Option<String>,
+    /// Also from another host that did not export it.
+    #[serde(default)]
+    pub(crate) take_over: bool,
+    /// What was seen of other hosts, by UUID.
+    #[serde(skip)]
+    pub(crate) watched: Watches,
 }
+
+/// What watching arrays before their import has given, by UUID.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Watches(pub(crate) BTreeMap<String, Result<Watched, Failure>>);
 
 /// Whose a Unix socket is, and what they may do with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use ashlar_device::{Device, DeviceRef, MemDevice};
-use ashlar_engine::{Array, Create, Settings, VolumeOptions};
+use ashlar_engine::{Array, Create, Identity, Settings, VolumeOptions};
 use ashlar_rt::{Buf, Rt};
 
 #[path = "../fuzz/targets.rs"]
@@ -108,6 +108,11 @@ fn structures() -> BTreeMap<String, Vec<Vec<u8>>> {
         .collect();
     let refs: Vec<DeviceRef> = devices.iter().map(|d| d.clone() as DeviceRef).collect();
     let handle = rt.clone();
+    let host = Identity {
+        boot: [1; 16],
+        machine: [2; 16],
+        host: "host".into(),
+    };
     rt.block_on(async move {
         let options = Create {
             name: "tank".into(),
@@ -116,7 +121,10 @@ fn structures() -> BTreeMap<String, Vec<Vec<u8>>> {
             slot_bytes: Some(64 << 10),
             spare: 0,
             domains: Vec::new(),
-            settings: Settings::default(),
+            settings: Settings {
+                beat: Some(host),
+                ..Settings::default()
+            },
         };
         let array = Array::create(&handle, refs, options).await.unwrap();
         let options = VolumeOptions {
@@ -163,6 +171,7 @@ fn structures_on_disk() {
     };
     run(of("ASHLAR01"), "superblock", 2_000, targets::superblock);
     run(of("ASHROOT1"), "root", 2_000, targets::root);
+    run(of("ASHBEAT1"), "beat", 2_000, targets::beat);
     run(of("ASHJRNL1"), "journal", 2_000, targets::journal);
     let payloads: Vec<Vec<u8>> = of("ASHJRNL1").iter().map(|b| b[1024..].to_vec()).collect();
     run(payloads, "journal", 2_000, targets::journal);

@@ -40,7 +40,6 @@ const VERBS: &[(&str, &str)] = &[
 /// Flags of verbs there are.
 const FLAGS: &[(&str, &[&str])] = &[
     ("create", &["--code", "--journal", "--key", "--optimize"]),
-    ("import", &["--force", "-f"]),
     (
         "daemon",
         &["--listen", "--tls-dir", "--cpus", "--web", "--no-keeper"],

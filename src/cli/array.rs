@@ -84,9 +84,12 @@ pub(crate) struct ImportArgs {
     /// Write nothing to the devices
     #[arg(long)]
     pub(crate) read_only: bool,
+    /// Take the array over from another host that did not export it: that host is off, or cannot reach the devices
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
     /// A device that has come: its array takes it in, starts with it, or waits for more
     #[arg(long, value_name = "DEV", value_hint = clap::ValueHint::FilePath,
-        conflicts_with_all = ["array", "all", "scan", "degraded", "read_only", "script"])]
+        conflicts_with_all = ["array", "all", "scan", "degraded", "read_only", "force", "script"])]
     pub(crate) incremental: Option<PathBuf>,
     /// With --incremental: print KEY=VALUE lines, as udev imports them
     #[arg(long, requires = "incremental")]

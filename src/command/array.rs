@@ -243,6 +243,8 @@ pub(crate) fn import(context: &Context, args: &ImportArgs) -> Result<ExitCode, F
         degraded: args.degraded,
         read_only: args.read_only,
         new_name: args.new_name.clone(),
+        take_over: args.force,
+        ..Import::default()
     });
     let reply: ImportReply = context.client.call(&call)?;
     if context.json && !reply.failed.is_empty() {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use ashlar_device::DeviceRef;
 use ashlar_engine::status::ArrayStatus;
-use ashlar_engine::{Array, uuid_text};
+use ashlar_engine::{Array, Waits, uuid_text};
 use ashlar_rt::SECOND;
 
 use crate::api::{Import, ImportReply};
@@ -159,6 +159,9 @@ impl Host {
             name: import.new_name.clone(),
             degraded: import.degraded,
             read_only: import.read_only,
+            take_over: import.take_over,
+            watched: import.watched.0.get(uuid).cloned().transpose()?,
+            waits: Waits::default(),
             settings: self.settings_for_one_more().await,
         };
         let given: Vec<&str> = paths.iter().map(String::as_str).collect();

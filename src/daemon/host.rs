@@ -247,7 +247,10 @@ impl Host {
             Call::Task(task) => reply(&self.change_task(task).await?),
             Call::Incremental { device } => reply(&self.incremental(&device).await?),
             Call::Importable { scan } => reply(&self.importable(&scan).await?),
-            changing => {
+            mut changing => {
+                if let Call::Import(import) = &mut changing {
+                    self.watch_asked(import).await;
+                }
                 let guard = self.change.lock().await;
                 let outcome = self.clone().change_something(changing).await;
                 self.share_memory(0).await; // there may be more arrays, or fewer

@@ -16,6 +16,17 @@ use crate::daemon::find::{Devices, complete, identities, newest};
 use crate::daemon::host::{Host, Member};
 use crate::failure::Failure;
 
+/// What is here of an array that does not run.
+struct Looked {
+    found: Devices,
+    closed: Vec<(PathBuf, Failure)>,
+    /// It starts with these.
+    starts: bool,
+    read_only: bool,
+    /// What it waits for otherwise, if anything.
+    waits: Option<String>,
+}
+
 impl Host {
     /// `import --incremental`.
     ///
@@ -32,11 +43,25 @@ impl Host {
         if let Some(member) = self.imported(&uuid_text(&label.array_uuid)) {
             return self.take_into(&member, &label, &path).await;
         }
-        let guard = self.change.lock().await;
+        let (mut import, mut was_watched) = (Import::default(), false);
+        let guard = loop {
+            let looked = self.looked_for(&label, &path).await?;
+            if looked.starts && !was_watched {
+                let watched = self.watch_others(&looked.found, &import).await.transpose();
+                let watched = watched.map(|watched| (uuid_text(&label.array_uuid), watched));
+                import.watched.0.extend(watched);
+                was_watched = true;
+            }
+            let guard = self.change.lock().await;
+            // Another device may have come meanwhile: nobody else waits while the array is watched for that.
+            if was_watched || !self.looked_for(&label, &path).await?.starts {
+                break guard;
+            }
+        };
         let outcome = match self.imported(&uuid_text(&label.array_uuid)) {
             // Another call was first.
             Some(member) => self.take_into(&member, &label, &path).await,
-            None => self.start_or_wait(&label, &path).await,
+            None => self.start_or_wait(&label, &path, import).await,
         };
         self.share_memory(0).await;
         drop(guard);
@@ -81,12 +106,8 @@ impl Host {
         Ok(reply)
     }
 
-    /// The array does not run: it starts if all devices are here that it counts, or if it has waited long enough.
-    async fn start_or_wait(
-        self: &Rc<Host>,
-        label: &Label,
-        path: &Path,
-    ) -> Result<IncrementalReply, Failure> {
+    /// What is here of the array of a device that has come.
+    async fn looked_for(self: &Rc<Host>, label: &Label, path: &Path) -> Result<Looked, Failure> {
         let uuid = uuid_text(&label.array_uuid);
         let known = {
             let waiting = self.waiting.borrow();
@@ -101,20 +122,39 @@ impl Host {
         );
         let mut seen = self.find(&devices::folders(&places)).await?;
         let found: Devices = seen.found.remove(&uuid).unwrap_or_default();
-        let counts = counts(&found);
         let waits = self.still_waits(&uuid);
         let has_waited = known.is_some() && waits.is_none();
-        if found.is_empty() || !complete(&found) && !has_waited {
+        Ok(Looked {
+            starts: !found.is_empty() && (complete(&found) || has_waited),
+            read_only: known.is_some_and(|k| k.read_only),
+            found,
+            closed: seen.closed,
+            waits,
+        })
+    }
+
+    /// The array does not run: it starts if all devices are here that it counts, or if it has waited long enough.
+    async fn start_or_wait(
+        self: &Rc<Host>,
+        label: &Label,
+        path: &Path,
+        import: Import,
+    ) -> Result<IncrementalReply, Failure> {
+        let looked = self.looked_for(label, path).await?;
+        let (uuid, found) = (uuid_text(&label.array_uuid), looked.found);
+        let counts = counts(&found);
+        if !looked.starts {
             let mut reply = reply_of(label, path, Started::No, counts);
-            reply.reason = waits.unwrap_or_default();
+            reply.reason = looked.waits.unwrap_or_default();
             return Ok(reply);
         }
+        let read_only = looked.read_only;
         let import = Import {
-            read_only: known.is_some_and(|k| k.read_only),
-            ..Import::default()
+            read_only,
+            ..import
         };
         let whole = complete(&found);
-        let given = (found, &seen.closed[..]);
+        let given = (found, &looked.closed[..]);
         let mut warnings = Vec::new();
         let started = self
             .import_devices(&uuid, given, &import, &mut warnings)

@@ -21,6 +21,7 @@ pub(crate) mod history;
 mod holds;
 pub(crate) mod host;
 pub(crate) mod http;
+mod identity;
 mod incremental;
 mod job;
 mod locate;
@@ -49,6 +50,7 @@ mod users;
 pub(crate) mod volumes;
 pub(crate) mod watch;
 mod watched;
+mod watched_import;
 mod wipe;
 
 use std::fs::File;
@@ -87,8 +89,9 @@ const CLOSING_SECONDS: u64 = 120;
 pub(crate) fn run(socket: &Path, args: &DaemonArgs) -> Result<(), Failure> {
     log::start();
     let descriptors = raise_file_limit();
-    let (settings, connections) = settings(args)?;
+    let (mut settings, connections) = settings(args)?;
     let state = State::open(&args.state)?;
+    settings.beat = Some(identity::identity(&args.state)?);
     let known = state.load()?;
     let (listener, control) = listen(socket)?;
     let metrics = args.metrics.as_deref().map(listen_metrics).transpose()?;

@@ -86,14 +86,19 @@ impl Host {
             "{WAITING}; they are asked what they are, and waited for until {} (start.wait)",
             utc(self.unix_seconds(until))
         );
-        self.keep_waiting(known, &line);
+        self.keep_waiting(&known.uuid, &line);
         while self.is_awaited(known) {
             let last = self.rt.now() >= until;
             let (devices, closed) = self.members_of(known).await;
             if last || complete(&devices) {
+                let mut import = Import {
+                    read_only: known.read_only,
+                    ..Import::default()
+                };
+                self.watch_known(known, &devices, &mut import).await;
                 let guard = self.change.lock().await;
                 if self.is_awaited(known) {
-                    self.bring_in(known, devices, &closed).await;
+                    self.bring_in(known, devices, &closed, &import).await;
                 }
                 drop(guard);
                 return;
@@ -105,7 +110,7 @@ impl Host {
             if told.replace(devices.len()) != Some(devices.len()) {
                 tracing::warn!(array = known.name, "{line}");
             }
-            self.keep_waiting(known, &line);
+            self.keep_waiting(&known.uuid, &line);
             let now = self.rt.now();
             let seconds = until.saturating_sub(now) / SECOND + RESTORE_SECONDS;
             self.manager
@@ -151,20 +156,21 @@ impl Host {
         known: &Known,
         devices: Devices,
         closed: &[(PathBuf, Failure)],
+        import: &Import,
     ) {
         self.manager
             .wait_longer(RESTORE_SECONDS, &format!("{}: importing", known.name));
-        if let Err(failure) = self.restore_one(known, devices, closed).await {
+        if let Err(failure) = self.restore_one(known, devices, closed, import).await {
             let text = format!("not imported: {failure}");
             self.tell(&known.name, "not-imported", None, text);
-            self.keep_waiting(known, &failure.text);
+            self.keep_waiting(&known.uuid, &failure.text);
         }
     }
 
     /// Notes why a known array is not imported.
-    fn keep_waiting(&self, known: &Known, why: &str) {
+    pub(super) fn keep_waiting(&self, uuid: &str, why: &str) {
         for (other, reason) in self.waiting.borrow_mut().iter_mut() {
-            if other.uuid == known.uuid {
+            if other.uuid == uuid {
                 why.clone_into(reason);
             }
         }
@@ -175,6 +181,7 @@ impl Host {
         known: &Known,
         devices: Devices,
         closed: &[(PathBuf, Failure)],
+        import: &Import,
     ) -> Result<(), Failure> {
         if devices.is_empty() {
             if let Some((_, failure)) = closed.first() {
@@ -185,13 +192,9 @@ impl Host {
                  also among files",
             ));
         }
-        let import = Import {
-            read_only: known.read_only,
-            ..Import::default()
-        };
         let mut warnings = Vec::new();
         let member = self
-            .import_devices(&known.uuid, (devices, closed), &import, &mut warnings)
+            .import_devices(&known.uuid, (devices, closed), import, &mut warnings)
             .await?;
         for warning in &warnings {
             tracing::warn!(array = known.name, "{warning}");

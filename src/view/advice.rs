@@ -48,7 +48,8 @@ fn service(array: &ArrayStatus, lines: &mut Vec<String>) {
         Service::Full | Service::ReadOnly => {}
         Service::WritesWait => lines.push(format!(
             "writes are paused: more than half of the devices are out of use, and another host may be using them. \
-             For each device that will not come back: 'ashlar fail {name} DEV -f'"
+             For each device that will not come back: 'ashlar fail {name} DEV -f'. 40 s after they went the array stops: \
+             then 'ashlar export {name}', 'ashlar import {name} --degraded'"
         )),
         Service::Stopped => lines.push(format!(
             "the array has stopped, and its volumes answer with errors; 'ashlar events {name}' shows why and what to \

@@ -85,6 +85,9 @@ fn work(file: &File, presence: &Presence, queue: &Mutex<Queue>) {
             };
             job
         };
+        if !job.reply.is_awaited() {
+            continue; // it was given up, and somebody else may have the device by now
+        }
         job.reply
             .send(discard_now(file, presence, job.offset, job.length));
     }

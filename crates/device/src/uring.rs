@@ -187,6 +187,9 @@ impl Inner {
             let Some(op) = lane.waiting.borrow_mut().pop_front() else {
                 return;
             };
+            if op.is_given_up() {
+                continue;
+            }
             let full = self.slots.borrow().in_flight >= self.in_flight_max;
             let refused = if full { Some(op) } else { self.start(op) };
             if let Some(op) = refused {

@@ -106,6 +106,20 @@ pub enum Error {
         /// What metadata survives.
         survives: usize,
     },
+    /// Another host uses the array: its beat is seen.
+    #[error("host {0} uses it: its beat moves; export it there first")]
+    UsedBy(String),
+    /// Fewer than half of the devices take the beat.
+    #[error("fewer than half of its devices take a write; check the devices, then import it again")]
+    NoBeat,
+    /// The array has changed since its devices were looked at.
+    #[error(
+        "another host used it while it was being imported; export it there, then import it again"
+    )]
+    UsedMeanwhile,
+    /// Another host used the array last, and has not let it go.
+    #[error("host {0} used it last and did not export it")]
+    LastUsedBy(String),
     /// No root could be found.
     #[error(
         "no checkpoint was found on these devices: too many devices are missing, or 'create' did not finish; \

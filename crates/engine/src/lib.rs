@@ -55,10 +55,15 @@ pub use home::hot_spare::Due;
 pub use home::removal::Without;
 pub use import::assemble::probe;
 pub use import::decide::{Decision, Holder, decide};
+pub use import::watch;
 pub use map::delta::DELTA_BYTES;
+pub use members::beat::Identity;
+pub use members::fence::FENCE;
 pub use members::slots::choose_copy;
 pub use members::wipe::wipe;
-pub use options::{DEFAULT_START_WAIT, Import, Label, SETTINGS, Setting, Settings, uuid_text};
+pub use options::{
+    DEFAULT_START_WAIT, Import, Label, SETTINGS, Setting, Settings, Waits, Watched, uuid_text,
+};
 pub use phases::PhaseTally;
 pub use segment::behind::{Known, bound_of, is_whole};
 pub use segment::coder::{Accelerate, Accelerators, Computing};

@@ -3,10 +3,14 @@
 //! Invariants: a setting that the catalog holds has been checked when it was set; one that it does not hold, or holds
 //! of a later version, counts as the default.
 
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
 use ashlar_accel::Choice;
 use ashlar_format::superblock::MAX_DOMAIN;
 
 use crate::error::Error;
+use crate::members::beat::{Identity, Seen};
 use crate::segment::coder::Accelerators;
 use crate::space::geometry::CLEAN_RESERVE;
 
@@ -21,6 +25,8 @@ pub struct Settings {
     pub partitions: Option<u16>,
     /// What computes parity and lost columns, by the array's setting `accelerator`.
     pub accelerators: Accelerators,
+    /// The host, as the beat names it; `None`: the array has no beat here.
+    pub beat: Option<Identity>,
 }
 
 impl Default for Settings {
@@ -30,6 +36,7 @@ impl Default for Settings {
             memory_bytes: 256 << 20,
             partitions: None,
             accelerators: Accelerators::default(),
+            beat: None,
         }
     }
 }
@@ -47,8 +54,48 @@ pub struct Import {
     /// Refuse writes, and write nothing to any device: recovery's own writes stay in memory, and nothing is
     /// rebuilt, repaired or cleaned.
     pub read_only: bool,
+    /// Take the array over from another host that did not export it: the operator says that it is off.
+    pub take_over: bool,
+    /// Whom to tell that the import waits, and for what.
+    pub waits: Waits,
+    /// What a watch of these devices gave; `None`: the import watches them first.
+    pub watched: Option<Watched>,
     /// How it runs.
     pub settings: Settings,
+}
+
+/// What the devices of an array said of who uses it, at the end of a watch.
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    /// By row.
+    pub(crate) seen: BTreeMap<u16, Seen>,
+    /// No other host can be at an import of the array: this boot used it last.
+    pub(crate) alone: bool,
+}
+
+/// Told that an import waits, and for what.
+#[derive(Clone, Default)]
+pub struct Waits(Option<Rc<Told>>);
+
+type Told = dyn Fn(&str);
+
+impl Waits {
+    /// With this to be called.
+    pub fn new(told: impl Fn(&str) + 'static) -> Waits {
+        Waits(Some(Rc::new(told)))
+    }
+
+    pub(crate) fn tell(&self, text: &str) {
+        if let Some(told) = &self.0 {
+            told(text);
+        }
+    }
+}
+
+impl std::fmt::Debug for Waits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Waits")
+    }
 }
 
 /// What a device says of itself.

@@ -79,6 +79,8 @@ bugs! {
     NewcomerInOldEpochs: "Epochs of the journal from before a device was added are looked for on it.",
     SpareUsedTwice: "A hot spare that has taken the place of a device stays a hot spare as well.",
     StaleColumnTrusted: "Every column that a device brings back counts as whole.",
+    FenceForgotten: "A host goes on though its beat is too old.",
+    BeatNotWatched: "An import does not wait whether another host's beat moves.",
     AdmittedTogether: "All who wait for room are let in at once.",
 }
 

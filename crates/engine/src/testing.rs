@@ -12,6 +12,7 @@ use ashlar_format::{BLOCK, SegmentGeometry};
 use ashlar_rt::{Buf, Rt, Slice};
 
 use crate::members::Member;
+use crate::members::beat::Beat;
 use crate::segment::coder::Accelerators;
 use crate::segment::table::Core;
 use crate::segment::{Column, Pinned, Segment};
@@ -54,7 +55,15 @@ pub fn bed(devices: u16) -> Bed {
     let members = disks.iter().zip(0..).map(member).collect();
     let slot_blocks = u32::try_from(SLOT_BYTES).expect("small") / 4096;
     let none = Accelerators::default();
-    let core = Core::new(&rt, [7; 16], [9; 32], slot_blocks, members, &none);
+    let core = Core::new(
+        &rt,
+        [7; 16],
+        [9; 32],
+        slot_blocks,
+        members,
+        &none,
+        &Beat::new(&rt, None),
+    );
     Bed { rt, disks, core }
 }
 

@@ -121,6 +121,11 @@ impl DeviceGeometry {
         }
     }
 
+    /// Offset of the beat: the last block of the first superblock area.
+    pub fn beat_offset(&self) -> u64 {
+        self.super_bytes - BLOCK_U64
+    }
+
     /// Offset of copy 0 or 1 of the region that has roots and slot table.
     fn region_offset(&self, copy: u64) -> u64 {
         if copy == 0 {

@@ -6,6 +6,7 @@
 //! - A parsed value has been checked: its digest, its identity, its bounds.
 //! - It does no I/O and knows no policy.
 
+pub mod beat;
 pub mod bitmap;
 pub mod catalog;
 pub mod context;

@@ -13,6 +13,8 @@ const CONTEXT: &[u8] = b"ashlar superblock";
 /// Incompatible feature: rows of the member table say since which checkpoint a member is out of use, and records of
 /// liveness in which one a segment was first sealed.
 const RETURNING_MEMBERS: u32 = 1 << 6;
+/// Incompatible feature: whoever uses the array renews a beat on its devices.
+const BEAT: u32 = 1 << 9;
 /// Incompatible feature: rows of the member table say which group a member belongs to, and the superblock K and M.
 const ADDED_MEMBERS: u32 = 1 << 12;
 /// Incompatible feature: the device has grown, and its superblock says how many pages of its slot table lie in the regions.
@@ -20,9 +22,11 @@ const GROWN_DEVICE: u32 = 1 << 13;
 /// Incompatible feature: rows of the member table say since when a member is in its failure domain.
 const MOVED_MEMBERS: u32 = 1 << 14;
 /// The incompatible features of every array.
-pub const EVERY_ARRAY: u32 = RETURNING_MEMBERS | ADDED_MEMBERS;
+const EVERY_ARRAY: u32 = RETURNING_MEMBERS | ADDED_MEMBERS;
+/// The incompatible features of arrays that are made now.
+pub const NEW_ARRAY: u32 = EVERY_ARRAY | BEAT;
 /// Incompatible feature bits this program knows.
-pub const KNOWN_INCOMPATIBLE: u32 = EVERY_ARRAY | GROWN_DEVICE | MOVED_MEMBERS;
+pub const KNOWN_INCOMPATIBLE: u32 = NEW_ARRAY | GROWN_DEVICE | MOVED_MEMBERS;
 /// Read-only compatible feature bits this program knows.
 pub const KNOWN_READ_ONLY: u32 = 0;
 /// Bytes of a member's entry.
@@ -228,6 +232,11 @@ impl MemberEntry {
 }
 
 impl Superblock {
+    /// Whether whoever uses the array renews a beat: one made before there were beats has none.
+    pub fn has_beat(&self) -> bool {
+        self.features[2] & BEAT != 0
+    }
+
     /// How many members a superblock area of so many bytes has room for.
     pub fn most_members(area: u64) -> usize {
         let room = usize::try_from(area).unwrap_or(usize::MAX);
@@ -419,7 +428,7 @@ mod tests {
 
     pub(crate) fn sample(members: u16) -> Superblock {
         Superblock {
-            features: [0, 0, EVERY_ARRAY],
+            features: [0, 0, NEW_ARRAY],
             array: [1; 16],
             key: [2; 32],
             device: [3; 16],
@@ -487,7 +496,7 @@ mod tests {
         let mut block = sample(2);
         block.geometry = block.geometry.grown_to(96 << 20).unwrap();
         let bytes = block.encode();
-        assert_eq!(bytes[20..24], (EVERY_ARRAY | 1 << 13).to_le_bytes());
+        assert_eq!(bytes[20..24], (NEW_ARRAY | 1 << 13).to_le_bytes());
         assert_eq!(
             bytes[1018..1022],
             8_u32.to_le_bytes(),
@@ -496,7 +505,7 @@ mod tests {
         let read = Superblock::decode(&bytes).unwrap();
         assert_eq!(
             (read.geometry, read.features[2]),
-            (block.geometry, EVERY_ARRAY | 1 << 13)
+            (block.geometry, NEW_ARRAY | 1 << 13)
         );
         let other = Superblock {
             geometry: sample(2).geometry,
@@ -520,7 +529,7 @@ mod tests {
         );
         let read = Superblock::decode(&bytes).unwrap();
         assert_eq!(read.members, block.members);
-        assert_eq!(read.features[2], EVERY_ARRAY | 1 << 14);
+        assert_eq!(read.features[2], NEW_ARRAY | 1 << 14);
     }
 
     #[test]

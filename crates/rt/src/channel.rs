@@ -37,6 +37,11 @@ impl<T> OneshotSender<T> {
     pub fn send(self, value: T) {
         lock(&self.0).value = Some(value);
     }
+
+    /// Whether somebody may still take it.
+    pub fn is_awaited(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
 }
 
 impl<T> Drop for OneshotSender<T> {

@@ -115,6 +115,16 @@ impl Rt {
         self.0.clock.now()
     }
 
+    /// Time that also goes on while the machine is suspended, from any beginning: for what other machines count on.
+    pub fn now_suspended_too(&self) -> Nanos {
+        self.0.clock.now_suspended_too()
+    }
+
+    /// The process stands still for so long, in virtual time.
+    pub fn stand_still(&self, time: Nanos) {
+        self.0.clock.advance(self.now().saturating_add(time));
+    }
+
     /// Whether time is virtual.
     pub fn is_simulated(&self) -> bool {
         self.0.clock.is_simulated()

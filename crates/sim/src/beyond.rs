@@ -109,6 +109,7 @@ impl Driver<'_> {
             subject: self.subject,
             rng: Rng::new(0),
             read_only: true,
+            paused: None,
         };
         let import = self.subject.import(rt, devices, &world.config, true);
         let store: Rc<dyn Store> = match judge.finish(rt, "import", import) {

@@ -63,9 +63,10 @@ impl Session {
             .map(|at| {
                 let (session, volume) = (self.clone(), volume.to_string());
                 let length = block.min(size - at);
-                self.rt.spawn(async move {
+                let write = async move {
                     session.write(client, &volume, at, length, durable).await;
-                })
+                };
+                self.rt.spawn(self.world.heard(write))
             })
             .collect();
         for write in writes {
@@ -111,7 +112,8 @@ impl Session {
         }
         if rng.chance(75) {
             let (world, rt) = (self.world.clone(), self.rt.clone());
-            self.rt.spawn(power_goes(world, rt, rng.range(1, 5)));
+            let power = power_goes(world, rt, rng.range(1, 5));
+            self.rt.spawn(self.world.heard(power));
         }
         self.flush(client, volume).await;
         self.world.trace.mark("a pile of writes, and a flush");

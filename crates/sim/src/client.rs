@@ -113,7 +113,7 @@ impl Session {
         let begin = |number| {
             let own = rng.fork(number);
             let client = self.clone().client(number, own, operations);
-            self.rt.spawn(client)
+            self.rt.spawn(self.world.heard(client))
         };
         let tasks: Vec<_> = (1..=self.world.config.clients).map(begin).collect();
         for task in tasks {

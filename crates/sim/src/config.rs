@@ -77,11 +77,12 @@ pub enum Part {
     Refusals,
     FormerLife,
     Returns,
+    Beats,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 36] = [
+    pub const ALL: [Part; 37] = [
         Part::Read,
         Part::Extents,
         Part::Flush,
@@ -118,6 +119,7 @@ impl Part {
         Part::Refusals,
         Part::FormerLife,
         Part::Returns,
+        Part::Beats,
     ];
 
     /// Its bit in [`Options::without`].
@@ -305,6 +307,10 @@ pub struct Config {
     pub told: bool,
     /// Devices come back while the array runs.
     pub returns: bool,
+    /// Hosts renew a beat: one that stood still writes nothing after another has taken over.
+    pub beats: bool,
+    /// Which host imports: the machine, and its boot.
+    pub host: (u8, u8),
     /// Of the devices, the last ones that the array is not made of: they are added while it runs, or never.
     pub more: usize,
     /// What is computed comes late.

@@ -126,6 +126,8 @@ pub struct SimDisk {
     visible: Cell<usize>,
     /// Writes submitted so far.
     writes: Cell<u64>,
+    /// Of them, those of a beat.
+    beats: Cell<u64>,
     /// Flushes that did what they say so far.
     flushes: Cell<u64>,
     /// Operations in flight.
@@ -173,6 +175,7 @@ impl SimDisk {
             pages: Cell::new(pages),
             visible: Cell::new(pages),
             writes: Cell::new(0),
+            beats: Cell::new(0),
             flushes: Cell::new(0),
             in_flight: Cell::new(0),
             state: RefCell::new(state),
@@ -222,6 +225,11 @@ impl SimDisk {
     /// How many writes were ever submitted.
     pub fn writes(&self) -> u64 {
         self.writes.get()
+    }
+
+    /// How many of them were more than a beat.
+    pub fn work(&self) -> u64 {
+        self.writes.get() - self.beats.get()
     }
 
     /// How many flushes ever ended, but for those that failed or lied.

@@ -66,6 +66,7 @@ pub fn run_world(subject: &dyn Subject, world: &Rc<World>) -> Outcome {
         subject,
         rng: Rng::new(world.config.seed ^ 0xD01),
         read_only: false,
+        paused: None,
     };
     guarded(world, || driver.former_life());
     let ledger = (!world.config.unchecked).then(|| ledger::watch(world));
@@ -252,6 +253,7 @@ impl Driver<'_> {
             }
             match self.open(&machine.0, crash) {
                 Opened::Store(store) => {
+                    self.goes_on(&machine);
                     return if last {
                         self.last_session(&machine, store)
                     } else {
@@ -260,6 +262,7 @@ impl Driver<'_> {
                 }
                 Opened::Crashed => {
                     self.world.trace.mark("crash during import");
+                    self.time_passes(&machine);
                     self.crash(&machine, false);
                 }
                 Opened::Ended => return false,
@@ -278,7 +281,7 @@ impl Driver<'_> {
     }
 
     /// Clients and nemesis until they end or the crash; then the outage. False ends the seed.
-    fn session(&mut self, machine: &Machine, store: Rc<dyn Store>, first: bool) -> bool {
+    fn session(&mut self, machine: &Rc<Machine>, store: Rc<dyn Store>, first: bool) -> bool {
         let rt = &machine.0;
         let world = self.world.clone();
         let session = Session {
@@ -309,14 +312,17 @@ impl Driver<'_> {
             async move {
                 verify(&session, &mut rng, check).await;
                 if let Some((store, returns)) = coming {
-                    rt.spawn(returns::run(world.clone(), rt.clone(), store, returns));
+                    let come = returns::run(world.clone(), rt.clone(), store, returns);
+                    rt.spawn(world.heard(come));
                 }
                 if let Some(nemesis) = nemesis {
-                    rt.spawn(nemesis::run(world.clone(), rt.clone(), nemesis));
+                    let run = nemesis::run(world.clone(), rt.clone(), nemesis);
+                    rt.spawn(world.heard(run));
                 }
                 session.clients(&mut rng, most).await;
             }
         };
+        let work = world.heard(work);
         let crash = self.rng.chance(world.config.crash_percent) || world.config.crash_at.is_some();
         let at_work = crash && self.rng.chance(75);
         let polls = world.config.crash_at.unwrap_or(self.rng.magnitude(40_000));
@@ -339,9 +345,10 @@ impl Driver<'_> {
                 Ok(()) => world.trace.mark("crash at rest"),
                 Err(Stopped::Polls) => {
                     world.trace.mark("crash at work");
-                    if world.config.mode == Mode::Beyond && self.rng.chance(6) {
-                        self.second_host(machine);
+                    if world.config.beats && self.rng.chance(25) {
+                        return self.stands_still(machine, store);
                     }
+                    self.second_host(machine);
                 }
                 Err(Stopped::Deadlock) => world.fail(|| "session: deadlock".to_string()),
             }

@@ -10,8 +10,8 @@ use ashlar_device::DeviceRef;
 use ashlar_engine::Work;
 use ashlar_engine::status::{ArrayState, DeviceState};
 use ashlar_engine::{
-    Array, Create, DigestKind, Error, Import, Settings, Volume, VolumeError, VolumeOptions,
-    WriteCache,
+    Array, Create, DigestKind, Error, Identity, Import, Settings, Volume, VolumeError,
+    VolumeOptions, WriteCache,
 };
 use ashlar_layout::Layout;
 use ashlar_rt::{Buf, Rt, Slice};
@@ -34,6 +34,11 @@ fn settings(config: &Config, rt: &Rt) -> Settings {
         } else {
             defaults.accelerators
         },
+        beat: config.beats.then(|| Identity {
+            boot: [1 + config.host.1; 16],
+            machine: [1 + config.host.0; 16],
+            host: format!("host-{}", config.host.0),
+        }),
         ..defaults
     }
 }
@@ -105,7 +110,9 @@ impl Subject for Engine {
                 name: None,
                 degraded,
                 read_only,
+                take_over: true,
                 settings,
+                ..Import::default()
             };
             let array = Array::import(&rt, devices, options).await?;
             Ok(Rc::new(EngineStore(array)) as Rc<dyn Store>)

@@ -7,7 +7,7 @@
 
 use ashlar_format::geometry::super_bytes;
 use ashlar_format::superblock::Superblock;
-use ashlar_rt::Stopped;
+use ashlar_rt::{BLOCK, Stopped};
 
 use crate::client::Session;
 use crate::config::{Align, Mode, Part};
@@ -44,6 +44,7 @@ impl Driver<'_> {
             subject: self.subject,
             rng: rng.fork(1),
             read_only: false,
+            paused: None,
         };
         driver.live_and_end(&mut rng);
         if let Some(failure) = life.failure() {
@@ -158,10 +159,12 @@ impl World {
         let (image, size) = (disk.at_rest(false), disk.size_bytes());
         let area = super_bytes(size);
         let read = |offset: u64| {
-            let mut bytes = vec![0; usize::try_from(area).expect("small")];
+            let mut first = vec![0; BLOCK];
+            image.copy_to(offset, &mut first)?;
+            let length = Superblock::encoded_bytes(&first).ok()?;
+            let mut bytes = vec![0; length.next_multiple_of(BLOCK)];
             image.copy_to(offset, &mut bytes)?;
-            let length = Superblock::encoded_bytes(&bytes).ok()?;
-            Some(Superblock::decode(bytes.get(..length)?).ok()?.array)
+            Some(Superblock::decode(&bytes[..length]).ok()?.array)
         };
         let places = [Some(0), size.checked_sub(area)];
         places.into_iter().flatten().filter_map(read).collect()

@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use ashlar_rt::{Rt, SECOND};
+use ashlar_rt::{MILLISECOND, Nanos, Rt, SECOND};
 
 use crate::client::Session;
 use crate::config::Mode;
@@ -24,6 +24,8 @@ const REPAIR_BOUND: u64 = 4 * 3600 * SECOND;
 /// An array that nobody asks for anything must have written nothing for ten seconds, and wait for nothing, at one of so
 /// many looks.
 const REST_LOOKS: u32 = 60;
+/// Not a multiple of the time between two beats: each look is at another moment between them.
+const LOOK_EVERY: Nanos = 10 * SECOND + 137 * MILLISECOND;
 /// As many slots of a device and more are kept for checkpoints and cleaning, where slots have 64 KiB or more.
 const KEPT_SLOTS: u64 = 24;
 
@@ -230,11 +232,11 @@ impl Driver<'_> {
             let idle = handle
                 .timeout(REPAIR_BOUND, waiting.store.wait_idle())
                 .await;
-            let written = || waiting.world.disks.iter().map(|d| d.writes()).sum::<u64>();
+            let written = || waiting.world.disks.iter().map(|d| d.work()).sum::<u64>();
             let mut rests = false;
             for _ in 0..REST_LOOKS {
                 let before = written();
-                handle.sleep(10 * SECOND).await;
+                handle.sleep(LOOK_EVERY).await;
                 // The array may still be waiting for a device that hangs, and give it up only then.
                 let waits = waiting.world.disks.iter().any(|d| d.is_busy());
                 rests = written() == before && !waits;
@@ -449,6 +451,7 @@ fn open_and_read(subject: &dyn Subject, world: &Rc<World>, read_only: bool) {
             subject,
             rng: Rng::new(0x1A5),
             read_only,
+            paused: None,
         };
         let machine = driver.machine();
         driver.open_and_read(&machine, Rng::new(0));

@@ -5,7 +5,7 @@
 //! * [`model`] and [`content`]: what every read must show; [`ledger`]: what every strip must hold;
 //!   [`settings`]: what they may be.
 //! * [`config`] (`draw`: every choice of a seed), [`client`] (with `bulk`), [`nemesis`], [`driver`] (with `outage` and
-//!   `judge`): one seed's history.
+//!   `judge`, and `takeover`: a host that stands still while another one has the array): one seed's history.
 //! * `verifier`: the independent verifier over what a seed left; `beyond`: what is lost then without too many devices.
 //! * [`store`]: what is driven; [`engine`] is the real one (with `late`: an accelerator that takes its time),
 //!   [`toy`] tests the simulator itself.
@@ -27,6 +27,7 @@ pub mod driver;
 pub mod engine;
 pub mod enumerate;
 mod former;
+mod hosts;
 mod judge;
 mod late;
 mod ledger;
@@ -44,6 +45,7 @@ pub mod run;
 pub mod settings;
 pub mod shrink;
 pub mod store;
+mod takeover;
 pub mod toy;
 pub mod trace;
 mod verifier;

@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use ashlar_rt::Rt;
+use ashlar_rt::{Nanos, Rt};
 
 use crate::rng::Rng;
 use crate::store::{Store, Subject};
@@ -46,16 +46,26 @@ impl Drop for Machine {
     }
 }
 
+/// A host that stands still.
+pub(crate) struct Paused {
+    pub(crate) machine: Rc<Machine>,
+    pub(crate) store: Rc<dyn Store>,
+    /// How long it does.
+    pub(crate) time: Nanos,
+}
+
 pub(crate) struct Driver<'a> {
     pub(crate) world: Rc<World>,
     pub(crate) subject: &'a dyn Subject,
     pub(crate) rng: Rng,
     /// Imports are to be read only.
     pub(crate) read_only: bool,
+    /// The host that had the array before, and stands still.
+    pub(crate) paused: Option<Paused>,
 }
 
 impl Driver<'_> {
-    pub(crate) fn machine(&mut self) -> Machine {
-        Machine(Rt::simulated(self.rng.draw()))
+    pub(crate) fn machine(&mut self) -> Rc<Machine> {
+        Rc::new(Machine(Rt::simulated(self.rng.draw())))
     }
 }

@@ -70,6 +70,7 @@ impl Driver<'_> {
                 disk.settle_in_flight();
             }
         } else {
+            self.world.hosts.boots();
             let same = self.world.config.same_cut;
             let mut cut = Cut::random(&mut self.rng);
             for disk in &self.world.disks {
@@ -291,11 +292,14 @@ impl Driver<'_> {
         !world.failed()
     }
 
-    /// While this host is paused another one takes the devices, works, and stops; then this one goes on
-    /// as if nothing had happened. Nothing keeps hosts apart yet (R18: no beat, no reservations), so
-    /// what was acknowledged may be lost; but no byte may be wrong, and nobody may panic.
+    /// Now and then, while this host is paused another one takes the devices, works, and stops; then this one goes on
+    /// as if nothing had happened. Nothing keeps hosts without a beat apart, so what was acknowledged may be lost; but
+    /// no byte may be wrong, and nobody may panic.
     pub(crate) fn second_host(&mut self, first: &Machine) {
         let world = self.world.clone();
+        if world.config.beats || world.config.mode != Mode::Beyond || !self.rng.chance(12) {
+            return;
+        }
         world.trace.mark("two hosts, one paused");
         world.trace.line(|| "======== a second host".to_string());
         world.loose.set(true);

@@ -6,13 +6,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 
 use ashlar_rt::{Gate, Lock};
 
 use crate::config::{Config, Mode, VolumeConfig};
 use crate::content::Version;
 use crate::disk::SimDisk;
+use crate::hosts::Hosts;
 use crate::model::VolumeModel;
 use crate::pages::Pages;
 use crate::rng::Rng;
@@ -158,6 +161,8 @@ pub struct World {
     pub offer: Cell<Option<Offer>>,
     /// Devices come and go one after the other: each addition takes the number that was the next when it began.
     pub turn: Lock<()>,
+    /// The hosts.
+    pub hosts: Hosts,
 }
 
 /// Generators, one for each kind of choice, so that a new kind leaves the histories of others as they are.
@@ -299,6 +304,7 @@ impl World {
             array: Cell::new(config.array),
             offer: Cell::new(None),
             turn: Lock::new(()),
+            hosts: Hosts::default(),
             config,
         })
     }
@@ -400,6 +406,19 @@ impl World {
     /// Runs `f` on the volume `name`, if the model has it.
     pub fn with_volume<T>(&self, name: &str, f: impl FnOnce(&mut VolumeEntry) -> T) -> Option<T> {
         self.volumes.borrow_mut().get_mut(name).map(f)
+    }
+
+    /// `future`, as long as the array stays with this machine.
+    pub(crate) fn heard<F: Future>(
+        self: &Rc<Self>,
+        future: F,
+    ) -> impl Future<Output = F::Output> + use<F> {
+        let (world, machine) = (self.clone(), self.hosts.this().0);
+        let mut future = Box::pin(future);
+        poll_fn(move |cx| match world.hosts.this().0 == machine {
+            true => future.as_mut().poll(cx),
+            false => Poll::Pending,
+        })
     }
 
     /// The array stops at once; volumes keep what the model says a crash may leave.

@@ -116,6 +116,7 @@ fn faults_within_the_redundancy_are_survived() {
         "memory changes",
         "redundancy tried, only reading",
         "beyond M: exactly what is lost",
+        "a host goes on beside another",
     ] {
         assert!(
             summary.marks.get(mark).is_some_and(|n| *n > 50),

@@ -14,6 +14,8 @@ const VERSION: u32 = 2;
 /// Read-only compatible and incompatible features of every array, as one number: rows of the member table say since when
 /// a member is out of use and which group it belongs to, and records of liveness when a segment was sealed.
 const FEATURES: u64 = (1 << 6 | 1 << 12) << 32;
+/// The feature of an array whose user renews a beat, which says nothing of what the array holds.
+const BEAT: u64 = 1 << 9 << 32;
 /// The feature of a device that has grown.
 const GROWN: u64 = 1 << 13 << 32;
 /// The feature of an array of which a member has another failure domain than it had.
@@ -225,7 +227,7 @@ impl Superblock {
             .map_err(|_| Refused::Unreadable)?;
         let body = unseal(CONTEXT, &bytes).ok_or(Refused::Seal)?;
         let features = Fields(body.get(16..24).unwrap_or(&[])).u64();
-        let known = features.map(|features| features & !MOVED); // it is about the journal, of what may be missing
+        let known = features.map(|features| features & !(MOVED | BEAT)); // MOVED is about the journal, of what may be missing
         let grown = known == Some(FEATURES | GROWN);
         let superblock = Superblock::parse(body, grown).ok_or(Refused::Value)?;
         // Read-only compatible ones none, and of the others those that this program knows.

@@ -84,6 +84,9 @@ fn kind_of(error: &ashlar_engine::Error) -> Kind {
         | Error::WouldLose(_)
         | Error::CleaningNotPaused
         | Error::RepairNotPaused
+        | Error::UsedBy(_)
+        | Error::UsedMeanwhile
+        | Error::LastUsedBy(_)
         | Error::ReadOnly => Kind::Refused,
         _ => Kind::Broken,
     }

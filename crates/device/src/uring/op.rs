@@ -81,6 +81,17 @@ pub(super) enum Step {
 }
 
 impl Op {
+    /// Whether it changes the device, and nobody waits for it any more: it was given up, as one that a device has not
+    /// taken in time. What was given up is not submitted later, when somebody else may have the device.
+    pub(super) fn is_given_up(&self) -> bool {
+        match &self.work {
+            Work::Read { .. } => false,
+            Work::Write { reply, .. } | Work::Flush { reply } | Work::Discard { reply } => {
+                !reply.is_awaited()
+            }
+        }
+    }
+
     /// The entry for what is left of the operation.
     pub(super) fn entry(&mut self) -> squeue::Entry {
         let flags = match self.lane.slow {

@@ -11,7 +11,7 @@ use ashlar_device::{DeviceRef, Fault};
 use ashlar_format::BLOCK;
 use ashlar_format::journal::Ring;
 use ashlar_format::superblock::MemberState;
-use ashlar_rt::{Buf, Rt, Sender};
+use ashlar_rt::{Buf, Rt, Sender, join_all};
 
 use crate::api::volume::Sizes;
 use crate::background::Background;
@@ -107,7 +107,16 @@ impl Array {
     }
 
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        if self.0.home.core.closed.get() || self.0.exporting.get() {
+        if self.0.exporting.get() {
+            return Err(Error::Closed);
+        }
+        self.check_fence()
+    }
+
+    /// What is answered from memory may be old once another host may have the array.
+    pub(crate) fn check_fence(&self) -> Result<(), Error> {
+        let core = &self.0.home.core;
+        if core.closed.get() || core.beat.fence.is_down() {
             Err(Error::Closed)
         } else {
             Ok(())
@@ -140,11 +149,10 @@ impl Array {
             } else {
                 array.finish().await
             };
-            if finished.is_ok() {
-                array.0.home.halt("exported");
-            }
-            if array.0.home.core.closed.get() {
-                array.quiet().await;
+            match finished {
+                Ok(()) => array.0.home.let_go("exported").await,
+                Err(_) if array.0.home.core.closed.get() => array.quiet().await,
+                Err(_) => {}
             }
             finished
         })
@@ -228,20 +236,30 @@ impl Array {
     }
 
     /// Wipes all that can be wiped; the error of one that could not.
+    /// All at once, and without a beat on what was wiped: its fence is longer than a device may take.
     async fn wipe(&self) -> Result<(), Error> {
-        let mut outcome = Ok(());
-        for member in &self.0.home.core.members {
-            let wiped = match member.held() {
-                Some(_) if member.is_written() => wipe_member(member).await,
-                Some(spare) => wipe(&spare).await,
-                None => Ok(()),
-            };
-            if let Err(fault) = wiped {
-                let device = usize::from(member.index);
-                outcome = Err(Error::Device { device, fault });
+        let core = &self.0.home.core;
+        core.beat.end();
+        self.0.home.rested().await;
+        let wipe_one = |index: usize| {
+            let core = core.clone();
+            async move {
+                let member = &core.members[index];
+                match member.held() {
+                    Some(_) if member.is_written() => wipe_member(member).await,
+                    Some(spare) => wipe(&spare).await,
+                    None => Ok(()),
+                }
             }
+        };
+        let wipes = (0..core.members.len()).map(|index| core.rt.spawn(wipe_one(index)));
+        let wiped = join_all(wipes.collect::<Vec<_>>()).await;
+        let mut failed = wiped.into_iter().enumerate();
+        let failed = failed.find_map(|(device, result)| Some((device, result.err()?)));
+        match failed {
+            Some((device, fault)) => Err(Error::Device { device, fault }),
+            None => Ok(()),
         }
-        outcome
     }
 
     /// Stops, without saying that it is clean, if writes wait for the operator to let it go on: nothing

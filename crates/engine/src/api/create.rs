@@ -13,7 +13,7 @@ use ashlar_format::geometry::{DeviceGeometry, ROOT_BYTES, ROOT_COUNT, default_sl
 use ashlar_format::liveness::RecordShape;
 use ashlar_format::root::{Epoch, RingPosition, Root, TreeRoot};
 use ashlar_format::slot::{ENTRIES_PER_PAGE, TablePage};
-use ashlar_format::superblock::{EVERY_ARRAY, Generation, MemberEntry, MemberState, Superblock};
+use ashlar_format::superblock::{Generation, MemberEntry, MemberState, NEW_ARRAY, Superblock};
 use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_layout::{Layout, Shape};
 use ashlar_rt::{Buf, Rt};
@@ -29,6 +29,7 @@ use crate::home::{FIRST_VOLUME, Home, HomeParts};
 use crate::journal::Journal;
 use crate::map::system::SysTree;
 use crate::members::Member;
+use crate::members::beat::Beat;
 use crate::members::quorum::choose_root_set;
 use crate::options::{Settings, check_domain, check_name};
 use crate::segment::table::Core;
@@ -236,7 +237,7 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan, shape: &Shape) -> Supe
     let all: Vec<u16> = (0..u16::try_from(members.len()).expect("checked by the layout")).collect();
     let domains = Domains::new(members.iter().map(|m| m.domain.as_str()));
     Superblock {
-        features: [0, 0, EVERY_ARRAY],
+        features: [0, 0, NEW_ARRAY],
         array: rt.random_bytes(),
         key: rt.random_bytes(),
         device: members[0].uuid,
@@ -348,6 +349,8 @@ impl Array {
             .layout
             .resolve_with_spare(u16::try_from(sizes.len()).expect("checked"), options.spare)?;
         let superblock = new_superblock(rt, &options, &plan, &shape);
+        let beat = Beat::new(rt, options.settings.beat.clone());
+        let devices = devices.into_iter().map(|d| beat.guard(d)).collect();
         let members = members_of(rt, devices, &plan, &superblock);
         let core = Core::new(
             rt,
@@ -356,6 +359,7 @@ impl Array {
             slot_blocks(plan.slot_bytes),
             members,
             &options.settings.accelerators,
+            &beat,
         );
         for member in &core.members {
             let device = usize::from(member.index);
@@ -403,6 +407,9 @@ impl Array {
         home.start(at_home);
         home.start_group_commits();
         home.checkpoint(0).await;
+        home.core.beat.set_voters(home.core.counted());
+        home.begin_beat().await;
+        home.core.beat.hold();
         Ok(Array::open(
             home,
             to_home,

@@ -194,6 +194,12 @@ impl Volume {
         }
     }
 
+    /// The answer to a request, unless another host may have the array by now.
+    fn answer<T>(&self, result: Result<T, VolumeError>) -> Result<T, VolumeError> {
+        let fenced = self.array.check_fence();
+        fenced.map_or(Err(VolumeError::Closed), |()| result)
+    }
+
     fn check_write(&self, offset: u64, length: u64) -> Result<(), VolumeError> {
         self.check(offset, length)?;
         if self.info.read_only {
@@ -236,7 +242,7 @@ impl Volume {
         add(&self.counters.reads, 1);
         add(&self.counters.read_bytes, length as u64);
         if let Some(piece) = self.one_piece(offset, length as u64) {
-            let (blocks, part) = self.read_piece(piece).await?;
+            let (blocks, part) = self.answer(self.read_piece(piece).await)?;
             return Ok(if part.len() == blocks.len() {
                 blocks
             } else {
@@ -262,7 +268,7 @@ impl Volume {
                 Err(error) => result = Err(error),
             }
         }
-        result.map(|()| out)
+        self.answer(result.map(|()| out))
     }
 
     /// The blocks of a piece, and where in them it is.
@@ -291,11 +297,17 @@ impl Volume {
         add(&self.counters.writes, 1);
         add(&self.counters.written_bytes, data.len() as u64);
         self.write_pieces(offset, &data).await?;
-        if durable && !planted::on(Bug::FuaAsCached) {
-            self.array.durable().await
-        } else {
-            Ok(())
-        }
+        self.settled(durable && !planted::on(Bug::FuaAsCached))
+            .await
+    }
+
+    /// Answers a change once it is as durable as was asked for.
+    async fn settled(&self, durable: bool) -> Result<(), VolumeError> {
+        let done = match durable {
+            true => self.array.durable().await,
+            false => Ok(()),
+        };
+        self.answer(done)
     }
 
     /// The same, also beyond the volume's end, and counted nowhere.
@@ -336,7 +348,7 @@ impl Volume {
     pub async fn flush(&self) -> Result<(), VolumeError> {
         self.check(0, 0)?;
         add(&self.counters.flushes, 1);
-        self.array.durable().await
+        self.settled(true).await
     }
 
     /// Unmaps the range; it reads as zeros afterwards.
@@ -377,11 +389,7 @@ impl Volume {
                 self.write_pieces(last * unit, &zeros).await?;
             }
         }
-        if durable {
-            self.array.durable().await
-        } else {
-            Ok(())
-        }
+        self.settled(durable).await
     }
 
     async fn unmap(&self, first: u64, count: u64) -> Result<(), VolumeError> {
@@ -439,7 +447,7 @@ impl Volume {
                 break;
             }
         }
-        Ok(extents)
+        self.answer(Ok(extents))
     }
 
     /// Bytes of a block of device space.

@@ -359,7 +359,11 @@ impl Home {
                     member.slots.discard_is_late();
                     let home = self.clone();
                     self.core.rt.spawn(async move {
-                        let _ = late.await; // discarding is advice
+                        // Discarding is advice. One that has not begun when the array stops never does.
+                        let ended = async {
+                            let _ = late.await;
+                        };
+                        home.unless_closed(ended).await;
                         home.core.member(column.device).slots.discard_has_ended();
                         home.came_back(column);
                         home.core.progress.open();

@@ -14,13 +14,14 @@ use std::rc::Rc;
 use ashlar_format::DeviceGeometry;
 use ashlar_format::root::{Epoch, MAX_EPOCH_BYTES, Root};
 use ashlar_format::superblock::{MemberState, Superblock};
-use ashlar_rt::{BLOCK, Buf, MILLISECOND, Nanos, Slice, join_all};
+use ashlar_rt::{BLOCK, Buf, MILLISECOND, Nanos, SECOND, Slice, join_all};
 use ashlar_space::topology::Area;
 
 use crate::error::Error;
 use crate::home::Home;
 use crate::journal::sets::{RecordSet, record_sets};
 use crate::members::Member;
+use crate::members::fence::FENCE;
 use crate::members::quorum::{Quorum, choose_root_set, online_members};
 use crate::planted::{self, Bug};
 
@@ -58,6 +59,10 @@ impl Home {
     /// generation change. The caller holds the log lock.
     pub(crate) async fn publish(self: &Rc<Self>, mut root: Root) {
         loop {
+            // Behind its fence every device fails: none is given up for that.
+            if self.stop_if_fenced() {
+                return;
+            }
             if !self.core.failing.is_empty() {
                 self.change_generation(&mut root).await;
             }
@@ -144,14 +149,19 @@ impl Home {
             return;
         }
         if short && self.agreement.quorum() == Quorum::Awaited {
+            let stops = match self.core.beat.is_renewed() {
+                true => format!("; after {} s the array stops", FENCE / SECOND),
+                false => String::new(),
+            };
             let text = format!(
                 "writes are paused: only {stored} of {counted} devices are left, fewer than half, and the others \
-                 may be in use elsewhere; for each device that will not come back: 'ashlar fail ARRAY DEV -f'"
+                 may be in use elsewhere; for each device that will not come back: 'ashlar fail ARRAY DEV -f'{stops}"
             );
             self.core.events.note("writes-wait", None, text);
             let closed = || self.core.closed.get();
             self.agreement.wait(stored, counted, closed).await;
         }
+        self.core.beat.set_voters(self.core.counted());
         let next = self.journal.next();
         root.number += 1;
         self.close_epoch(root, next);
@@ -351,6 +361,7 @@ impl Home {
         let agreed = Agreed { stored, counted };
         if !agreed.are_too_few() {
             self.store_on(|m| newcomers.contains(&m.index)).await;
+            self.core.beat.set_voters(self.core.counted());
         }
         agreed
     }

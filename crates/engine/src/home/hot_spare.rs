@@ -70,6 +70,7 @@ impl Home {
     ) -> Result<u16, Error> {
         self.make_room_for_epochs().await?;
         let uuid = self.core.rt.random_bytes();
+        let device = self.core.beat.guard(device);
         let index = self.new_row(uuid, geometry, domain, None).await?;
         let member = self.core.member(index);
         let _coming = member.come().ok_or(Error::ComesIn(index))?;
@@ -88,7 +89,8 @@ impl Home {
     }
 
     /// A hot spare that was away is here again. Its superblocks are written anew: they may have an old name of the array.
-    pub(crate) async fn hold_spare(&self, arrival: Arrival) -> Result<(), Error> {
+    pub(crate) async fn hold_spare(&self, mut arrival: Arrival) -> Result<(), Error> {
+        arrival.device = self.core.beat.admit(arrival.index, arrival.device);
         let member = self.core.member(arrival.index);
         let _coming = member.come().ok_or(Error::ComesIn(member.index))?;
         if member.state() != MemberState::Spare {

@@ -10,6 +10,7 @@
 pub mod addition;
 mod agreement;
 mod allocate;
+pub(crate) mod beat;
 mod capacity;
 mod checkpoint;
 mod demand;

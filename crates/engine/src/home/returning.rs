@@ -181,9 +181,10 @@ impl Home {
     /// Takes a device in, as the module says.
     pub(crate) async fn take_in(
         self: &Rc<Self>,
-        arrival: Arrival,
+        mut arrival: Arrival,
         force: bool,
     ) -> Result<Taken, Error> {
+        arrival.device = self.core.beat.admit(arrival.index, arrival.device);
         let (index, rt) = (arrival.index, self.core.rt.clone());
         let member = self.core.member(index);
         let may_come = || match member.state() {

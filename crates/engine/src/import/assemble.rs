@@ -13,6 +13,7 @@ use ashlar_rt::{Buf, Rt};
 
 use crate::error::Error;
 use crate::import::decide::{Holder, decide, to_ask};
+use crate::import::watch::Place;
 use crate::members::Member;
 use crate::members::duties::Duties;
 use crate::members::quorum::online_members;
@@ -40,6 +41,15 @@ impl Candidate {
             generation: &self.superblock.generation,
             members: &self.superblock.members,
             rooted: self.rooted,
+        }
+    }
+
+    /// Where its beat lies.
+    pub(super) fn beat(&self) -> Place {
+        Place {
+            index: self.superblock.index,
+            device: self.device.clone(),
+            offset: self.superblock.geometry.beat_offset(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Importing: from the members that `assemble` found to a running array, by replay and recovery.
 //!
-//! Order of an import, and why (R3, R4, R7, R10):
+//! Order of an import, and why (R3, R4, R7, R10, R18). Before all: no other host is seen to use the array.
 //! 1. The newest generation any device knows decides who is a member; too few of them is refused, and so is (as
 //!    soon as segments are known) leaving out those without whom data cannot be read.
 //! 2. The newest valid root is used, or the import is refused: old roots are never a way back.
@@ -25,6 +25,7 @@ pub mod decide;
 
 mod recover;
 mod segments;
+mod watch;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,7 +60,8 @@ use crate::journal::recover::Recovered;
 use crate::journal::sets::too_few;
 use crate::journal::{self, Journal};
 use crate::members::Member;
-use crate::options::{Import, check_name};
+use crate::members::beat::Beat;
+use crate::options::{Import, Watched, check_name};
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
 use crate::segment::table::Core;
@@ -162,6 +164,8 @@ struct Found {
     recovered: Recovered,
     /// What its records say.
     records: Vec<Replayed>,
+    /// The beats of the devices.
+    watched: Watched,
 }
 
 /// What `assemble` finds, under the name that the array gets.
@@ -182,9 +186,38 @@ async fn assemble_named(
     Ok((newest, candidates, spread))
 }
 
+/// Waits until it is known whether another host uses the array on these devices, which are only read: what an import is
+/// given as [`Import::watched`], so that it need not wait.
+///
+/// # Errors
+/// No array can be told from them, or another host uses it.
+pub async fn watch(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Watched, Error> {
+    let (newest, candidates, _) = assemble(devices, options.array, options.degraded).await?;
+    watch_all(rt, &newest, &candidates, options).await
+}
+
+async fn watch_all(
+    rt: &Rt,
+    newest: &Superblock,
+    candidates: &[Candidate],
+    options: &Import,
+) -> Result<Watched, Error> {
+    let Some(identity) = options.settings.beat.as_ref().filter(|_| newest.has_beat()) else {
+        return Ok(Watched::default());
+    };
+    let places = candidates.iter().map(Candidate::beat).collect();
+    watch::watch(rt, newest.array, places, identity, options).await
+}
+
 /// Finds the newest generation and root on these devices, the segments' columns, and the records of the journal.
 async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Found, Error> {
+    let beat = Beat::new(rt, options.settings.beat.clone());
+    let devices = devices.into_iter().map(|d| beat.guard(d)).collect();
     let (newest, candidates, mut spread) = assemble_named(devices, options).await?;
+    let watched = match &options.watched {
+        Some(watched) => watched.clone(),
+        None => watch_all(rt, &newest, &candidates, options).await?,
+    };
     let blocks = slot_blocks(newest.geometry.slot_bytes);
     let held = generations(&candidates);
     let (members, missing) = make_members(rt, &newest, candidates);
@@ -196,6 +229,7 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
         blocks,
         members,
         &options.settings.accelerators,
+        &beat,
     );
     let spares = std::mem::take(&mut spread.spares);
     spread.renamed = hold_spares(&core, spares, &newest.name);
@@ -243,6 +277,7 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
         replace: tables.replace,
         recovered,
         records,
+        watched,
     })
 }
 
@@ -312,6 +347,7 @@ pub async fn import(
         replace,
         recovered,
         records,
+        watched,
     } = find(rt, devices, options).await?;
     let format = |source| Error::Format { device: 0, source };
     let survives = nodes_survive(topology.shape());
@@ -343,14 +379,7 @@ pub async fn import(
     for volume in &catalog.volumes {
         add_volume(&shards, volume, packing).await;
     }
-    let open = root.epochs.last().cloned().ok_or(Error::NoRoot)?;
-    let journal = Journal::new(
-        &core,
-        open,
-        recovered.next,
-        recovered.position,
-        recovered.tail,
-    );
+    let journal = journal_after(&core, &root, &recovered)?;
     // Devices that are not here may have pages of a checkpoint that died: none that begins from here has its number.
     let next_checkpoint = checkpoint + 1 + rt.random_below(MOST_SKIPPED);
     root.next_segment = next_segment(&core, root.next_segment, &opened);
@@ -369,17 +398,24 @@ pub async fn import(
         catalog_tree,
     });
     home.journal.window.note_recovered(&recovered.records);
-    recover::recover(
-        &home,
-        &spread,
-        &replace,
-        rest,
-        at_home,
-        recovered.records.last(),
-        options.degraded,
-    )
-    .await?;
-    Ok((home, to_home))
+    let last = recovered.records.last();
+    let done = async {
+        recover::claim(&home, &spread, watched, options).await?;
+        let degraded = options.degraded;
+        recover::recover(&home, &spread, &replace, rest, at_home, last, degraded).await
+    };
+    let done = done.await;
+    if done.is_err() {
+        home.let_go("it was not imported").await;
+    }
+    done.map(|()| (home, to_home))
+}
+
+/// The journal as it goes on.
+fn journal_after(core: &Rc<Core>, root: &Root, recovered: &Recovered) -> Result<Journal, Error> {
+    let open = root.epochs.last().cloned().ok_or(Error::NoRoot)?;
+    let (next, position, tail) = (recovered.next, recovered.position, recovered.tail);
+    Ok(Journal::new(core, open, next, position, tail))
 }
 
 /// The number of the next volume. If newer roots were lost, the journal may still name volumes made since: another
@@ -499,6 +535,7 @@ mod tests {
 
     use super::{next_segment, settle_segments};
     use crate::Settings;
+    use crate::members::beat::Beat;
     use crate::segment::Column;
     use crate::segment::Segment;
     use crate::segment::table::Core;
@@ -515,7 +552,15 @@ mod tests {
         };
         let rt = Rt::simulated(1);
         let none = Settings::default().accelerators;
-        let core = Core::new(&rt, [0; 16], [0; 32], 8, Vec::new(), &none);
+        let core = Core::new(
+            &rt,
+            [0; 16],
+            [0; 32],
+            8,
+            Vec::new(),
+            &none,
+            &Beat::new(&rt, None),
+        );
         for (number, stripes) in [(1, 0), (2, 3), (3, 1), (4, 0), (5, 2)] {
             let columns = vec![Column::MISSING; geometry.width()];
             let segment =

@@ -13,15 +13,78 @@ use ashlar_format::root::MAX_EPOCH_BYTES;
 use ashlar_format::summary::Owner;
 use ashlar_rt::Buf;
 
+use crate::counters::add;
 use crate::error::Error;
 use crate::home::Home;
+use crate::home::beat::Look;
 use crate::import::assemble::Spread;
+use crate::import::newest_root;
 use crate::import::segments::PageCopy;
+use crate::import::watch::{Place, watch};
 use crate::journal;
 use crate::members::quorum::Quorum;
+use crate::options::{Import, Watched};
 use crate::planted::{self, Bug};
 use crate::protocol::{Adopted, Reach, ShardMessage, ask};
 use crate::segment::read::summary_stands;
+
+/// Makes the array this host's, before anything else is written. Beats that were not seen before are watched, too.
+///
+/// # Errors
+/// Another host uses it, or has used it since its root was read.
+pub(super) async fn claim(
+    home: &Rc<Home>,
+    spread: &Spread,
+    mut watched: Watched,
+    options: &Import,
+) -> Result<(), Error> {
+    let (core, array) = (&home.core, &home.core.identity.array);
+    let has_beat = home.superblock.borrow().has_beat();
+    let Some(identity) = core.beat.identity().filter(|_| has_beat) else {
+        return Ok(());
+    };
+    // Those that are not here may let another host in until the members have changed.
+    let absent = spread.missing.iter().filter(|_| !options.degraded);
+    core.beat
+        .set_voters([core.counted(), absent.copied().collect()].concat());
+    let (looked, look) = loop {
+        for member in &core.members {
+            let failed = watched
+                .seen
+                .get(&member.index)
+                .map_or(0, |seen| seen.failed);
+            add(&member.counters.read_errors, failed);
+        }
+        let looked = core.beat.fence.now();
+        match home.look_again(&mut watched.seen).await {
+            Look::New => {}
+            look => break (looked, look),
+        }
+        let place = |index: u16| {
+            let member = core.member(index);
+            let (device, offset) = (member.held()?, member.geometry().beat_offset());
+            Some(Place {
+                index,
+                device,
+                offset,
+            })
+        };
+        let places = core.readable().into_iter().filter_map(place).collect();
+        watched = watch(&core.rt, *array, places, identity, options).await?;
+    };
+    core.beat.has_seen(&watched.seen);
+    if options.read_only {
+        return Ok(());
+    }
+    let alone = watched.alone && look == Look::Own;
+    home.claim_array(alone.then_some(looked)).await?;
+    let newest = newest_root(core).await;
+    let found = home.root.borrow().order();
+    match newest.is_some_and(|(root, _)| root.order() == found) {
+        true => Ok(()),
+        false => Err(Error::UsedMeanwhile),
+    }
+}
 
 /// Steps 4 and 5 of an import.
 pub(super) async fn recover(

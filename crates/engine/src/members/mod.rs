@@ -9,11 +9,13 @@
 //!   reads give.
 
 pub mod arrival;
+pub mod beat;
 pub mod closed;
 pub mod coming;
 pub mod duties;
 pub mod events;
 pub mod failing;
+pub mod fence;
 pub mod quorum;
 pub mod slots;
 pub mod wipe;

@@ -14,6 +14,7 @@ use ashlar_rt::{Gate, Rt, Slice};
 use ashlar_space::domains::Domains;
 
 use crate::counters::add;
+use crate::members::beat::Beat;
 use crate::members::closed::Closed;
 use crate::members::events::Events;
 use crate::members::failing::Failing;
@@ -58,6 +59,8 @@ pub struct Core {
     pub thin: Thin,
     /// How much was written, and where the time goes.
     pub meters: Meters,
+    /// By which other hosts see that the array is in use.
+    pub beat: Rc<Beat>,
 }
 
 impl std::fmt::Debug for Core {
@@ -88,6 +91,7 @@ impl Core {
         slot_blocks: u32,
         members: Vec<Member>,
         accelerators: &Accelerators,
+        beat: &Rc<Beat>,
     ) -> Rc<Core> {
         let closed = Rc::new(Closed::default());
         Rc::new(Core {
@@ -106,6 +110,7 @@ impl Core {
             meta_room: Cell::new(usize::MAX),
             thin: Thin::default(), // counted by the first checkpoint that is asked for it
             meters: Meters::default(),
+            beat: beat.clone(),
         })
     }
 

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use crate::time::Nanos;
+use crate::time::{Nanos, SECOND};
 
 enum Time {
     Virtual(Cell<Nanos>),
@@ -48,6 +48,18 @@ impl Clock {
         match &self.time {
             Time::Virtual(now) => now.get(),
             Time::Real(start) => u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Time that also goes on while the machine is suspended, from any beginning.
+    pub(super) fn now_suspended_too(&self) -> Nanos {
+        match &self.time {
+            Time::Virtual(now) => now.get(),
+            Time::Real(_) => {
+                let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+                let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+                seconds * SECOND + u64::try_from(now.tv_nsec).unwrap_or(0)
+            }
         }
     }
 

@@ -20,6 +20,7 @@
 //! | purpose 12 | little kept for cleaning | [`Part::TightReserve`] |
 //! | purpose 13 | batches that are journalled in parts | [`Part::Piles`] |
 //! | purpose 14 | whether devices come back while the array runs | [`Part::Returns`] |
+//! | purpose 15 | whether hosts renew a beat | [`Part::Beats`] |
 //!
 //! Invariants: draws of one generator have a fixed order; each purpose has a generator of its own, so that a seed that
 //! one of them leaves alone keeps its history; what is too large for a full array is not drawn for one.
@@ -107,6 +108,8 @@ impl Config {
             without: options.without,
             told: options.told,
             returns: false,
+            beats: false,
+            host: (0, 0),
             more: 0,
             late: options.late,
             read_only: false,
@@ -346,6 +349,7 @@ impl Config {
             self.large_maps(&mut purpose(2));
         }
         self.verbs(&mut purpose(3));
+        self.beats = self.may(Part::Beats) && self.mode != Mode::Calm && purpose(15).chance(40);
         self.returns = self.may(Part::Returns) && purpose(14).chance(50);
         if self.may(Part::MoreShards) && purpose(4).chance(25) {
             self.most_shards = Some(4);

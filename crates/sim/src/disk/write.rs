@@ -25,6 +25,10 @@ impl SimDisk {
             pages.extend((0..slice.len() / BLOCK).map(|i| slice.cut(i * BLOCK..(i + 1) * BLOCK)));
         }
         self.writes.set(self.writes.get() + 1);
+        let beat = |slice: &Slice| slice.starts_with(ashlar_format::beat::MAGIC);
+        if data.first().is_some_and(beat) {
+            self.beats.set(self.beats.get() + 1);
+        }
         let pages = Rc::new(pages);
         let next = self.state.borrow().counter + 1;
         self.tell(|| Io::Submit {

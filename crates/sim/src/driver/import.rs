@@ -20,11 +20,15 @@ impl Driver<'_> {
             return;
         }
         let handle = rt.clone();
-        rt.spawn(async move {
-            world.trace.mark("faults during an import");
-            world.mishaps.was_slow.set(true); // reads fail before a device counts
-            nemesis::run(world, handle, rng).await;
-        });
+        let faults = {
+            let world = world.clone();
+            async move {
+                world.trace.mark("faults during an import");
+                world.mishaps.was_slow.set(true); // reads fail before a device counts
+                nemesis::run(world, handle, rng).await;
+            }
+        };
+        rt.spawn(world.heard(faults));
     }
 
     /// Now and then devices take their time while an import runs: longer than it takes until what runs
@@ -160,6 +164,7 @@ impl Driver<'_> {
         let world = &self.world;
         let mut config = world.config.clone();
         (config.read_only, config.array) = (self.read_only, world.array.get());
+        config.host = world.hosts.this();
         if let Some(most) = config.most_shards {
             config.shards = 1 + world.chance.widened.borrow_mut().index(most);
             if config.shards > 2 {
@@ -236,6 +241,7 @@ mod tests {
             subject: &Engine,
             rng: Rng::new(1),
             read_only: false,
+            paused: None,
         };
         let machine = driver.machine();
         let opened = driver.open(&machine.0, false);

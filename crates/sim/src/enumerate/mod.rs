@@ -197,6 +197,7 @@ fn run(subject: &dyn Subject, geometry: usize, letters: &[usize]) -> Result<Log,
             world: world.clone(),
             subject,
             read_only: false,
+            paused: None,
             rng: Rng::new(0xE4),
         };
         ops::run(&mut driver, &ops, &|| {
