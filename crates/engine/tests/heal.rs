@@ -11,11 +11,11 @@ use ashlar_device::{
     Device, DeviceInfo, DeviceRef, Effect, Fault, FaultFilter, IoFuture, MemDevice, OpKind, Rule,
 };
 use ashlar_engine::Work;
-use ashlar_engine::status::{ArrayState, ArrayStatus};
+use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState};
 use ashlar_engine::{Array, Create, Import, VolumeError};
 use ashlar_rt::{Buf, Rt, Slice};
 
-use common::{check, devices, fill, image, refs, small, volume, without};
+use common::{check, devices, fill, image, refs, small, story, volume, without};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
@@ -57,6 +57,31 @@ async fn create(rt: &Rt, devices: Vec<DeviceRef>, layout: &str, blocks: u64) -> 
     }
     v.flush().await.unwrap();
     array
+}
+
+/// Regression: blocks of a device that had only been pulled counted as bad blocks that could not be repaired, also when
+/// it was back.
+#[test]
+fn what_lies_on_a_device_that_is_away_is_not_bad() {
+    let (disks, blocks) = (devices(4, 16 * MIB), 200);
+    story(async move |rt| {
+        let filters: Vec<_> = refs(&disks).into_iter().map(FaultFilter::new).collect();
+        let filtered = filters.iter().map(|f| f.clone() as DeviceRef).collect();
+        let array = create(&rt, filtered, "ec2+1", blocks).await;
+        array.merge().await.unwrap();
+        let bad = async || {
+            assert!(read_all(&array, blocks).await.is_empty());
+            array.wait_idle(&[]).await;
+            let status = array.status().await;
+            let repair = status.tasks.iter().find(|t| t.kind == "heal");
+            let repair = repair.map_or((0, 0), |t| (t.found, t.healed));
+            (status.devices[1].state, repair.0 - repair.1)
+        };
+        filters[1].set_offline(true);
+        assert_eq!(bad().await, (DeviceState::Missing, 0));
+        array.online(disks[1].clone(), false).await.unwrap();
+        assert_eq!(bad().await, (DeviceState::Online, 0));
+    });
 }
 
 /// The devices of such an array, exported.

@@ -281,6 +281,11 @@ fn blocks_on_missing_columns(home: &Home, segment: &Segment) -> u64 {
 fn task_status(home: &Home) -> Vec<TaskStatus> {
     let tasks = home.tasks.borrow();
     let now = home.core.rt.now();
+    let bad = home.core.bad.repairs.borrow().bad() as u64;
+    let found = |work, p: &Progress| match work {
+        Work::Repair => p.healed + bad,
+        _ => 0,
+    };
     let status = |(work, p): (Work, &Progress)| {
         let (state, total, reason) = match p.paused {
             Some(_) => (
@@ -310,12 +315,12 @@ fn task_status(home: &Home) -> Vec<TaskStatus> {
             eta_seconds: (state == TaskState::Running && rate(p, now) > 0)
                 .then(|| p.total.saturating_sub(p.done) / rate(p, now)),
             reason,
-            found: p.found,
+            found: found(work, p),
             healed: p.healed,
         }
     };
-    let has_run = |(_, p): &(Work, &Progress)| {
-        let rested = p.done == 0 && p.found == 0 && p.state == TaskState::Done;
+    let has_run = |(work, p): &(Work, &Progress)| {
+        let rested = p.done == 0 && found(*work, p) == 0 && p.state == TaskState::Done;
         p.paused.is_some() || p.state != TaskState::New && !rested
     };
     Work::ALL

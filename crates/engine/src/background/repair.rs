@@ -7,7 +7,8 @@
 //!   as a failed write, and the whole column is rebuilt into another slot.
 //! - What cannot be repaired is remembered and not tried again before something of its segment has changed
 //!   for the better: repair ends, whatever is lost.
-//! - A bad block counts against its device once, however often it is read before it is right again.
+//! - A bad block counts against its device once, however often it is read before it is right again. One on a device
+//!   that is away is missing, not bad.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -68,8 +69,7 @@ impl Background {
             let due = self.core.bad.repairs.borrow().next();
             self.show_repairing(TaskState::Running);
             self.repair_some(due).await;
-            let exists = |number| self.core.segments.borrow().contains_key(&number);
-            self.core.bad.repairs.borrow_mut().retain(exists);
+            self.core.forget_missing();
             if self.core.bad.repairs.borrow().is_empty() {
                 self.show_repairing(TaskState::Done);
             }
@@ -77,7 +77,7 @@ impl Background {
         }
     }
 
-    /// How far repair is: every bad block counts as found when it is noticed.
+    /// How far repair is.
     fn show_repairing(&self, state: TaskState) {
         let due = self.core.bad.repairs.borrow().due() as u64;
         let repair = &mut self.home.tasks.borrow_mut().repair;
@@ -85,9 +85,8 @@ impl Background {
             repair.since = self.core.rt.now();
         }
         repair.state = state;
-        repair.found = repair.tried + due;
         repair.done = repair.healed * BLOCK as u64;
-        repair.total = repair.found * BLOCK as u64;
+        repair.total = (repair.healed + due) * BLOCK as u64;
     }
 
     /// Repairs these blocks, all at once.
@@ -299,10 +298,7 @@ impl Background {
     /// Notes how an attempt ended; `device`: where the block was rewritten and read back, if it was.
     fn tried(&self, block: BadBlock, device: Option<u16>, healed: bool) {
         self.core.bad.repairs.borrow_mut().tried(block, healed);
-        let mut tasks = self.home.tasks.borrow_mut();
-        tasks.repair.tried += 1;
-        tasks.repair.healed += u64::from(healed);
-        drop(tasks);
+        self.home.tasks.borrow_mut().repair.healed += u64::from(healed);
         let Some(device) = device else { return };
         self.core.bad.repairs.borrow_mut().forget(block.segment);
         self.home.tasks.borrow_mut().gains += 1;

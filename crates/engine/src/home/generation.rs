@@ -221,6 +221,7 @@ impl Home {
             };
             self.core.events.note(kind, Some(index), text);
         }
+        self.core.forget_missing();
     }
 
     /// Ends the open epoch of `root` at `next` and begins another, of the present generation and with the members

@@ -28,11 +28,7 @@ pub struct Progress {
     pub reason: &'static str,
     /// When the operator paused it, if it is paused. The other fields are as it left them.
     pub paused: Option<Nanos>,
-    /// Bad blocks found.
-    pub found: u64,
-    /// Of those, tried to repair.
-    pub tried: u64,
-    /// Repaired.
+    /// Bad blocks repaired.
     pub healed: u64,
 }
 

@@ -1,6 +1,6 @@
 //! Known bad blocks: those to be repaired, and those that could not be.
 //!
-//! Invariant: a block is counted against its device once, however often it is found.
+//! Invariant: a block is counted against its device once, however often it is found, as long as the device is there.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -83,10 +83,15 @@ impl Repairs {
         self.due.len()
     }
 
+    /// How many are bad: to be repaired, or not to be.
+    pub fn bad(&self) -> usize {
+        self.due.len() + self.hopeless.len() + self.counted.len()
+    }
+
     /// Has a block repaired. Whether it is to be counted: not if it was before.
     pub fn add(&mut self, block: BadBlock) -> bool {
         let new = !self.counted.remove(&block);
-        if self.due.len() + self.hopeless.len() + self.counted.len() < MOST_KNOWN {
+        if self.bad() < MOST_KNOWN {
             self.due.insert(block);
         }
         new
@@ -120,10 +125,11 @@ impl Repairs {
             .retain(|b| (b.segment, b.column) != (segment, column));
     }
 
-    /// Keeps only blocks of segments that still exist.
-    pub fn retain(&mut self, exists: impl Fn(SegmentNumber) -> bool) {
-        self.hopeless.retain(|b| exists(b.segment));
-        self.counted.retain(|b| exists(b.segment));
+    /// Keeps only blocks of columns that are `there`: one whose device is away is missing, and nothing is known of what
+    /// is on it when it is back.
+    pub fn retain(&mut self, there: impl Fn(&BadBlock) -> bool) {
+        self.hopeless.retain(&there);
+        self.counted.retain(&there);
     }
 }
 
@@ -177,7 +183,10 @@ mod tests {
             repairs.add(bad);
             repairs.tried(bad, false);
         }
-        repairs.retain(|segment| segment == 2);
+        assert_eq!(repairs.bad(), 2);
+        repairs.retain(|bad| bad.segment == 2);
         assert!(!repairs.knows(&first) && repairs.knows(&second));
+        repairs.forget(2);
+        assert_eq!(repairs.bad(), 1, "it is bad until it has been tried again");
     }
 }

@@ -263,6 +263,16 @@ impl Core {
         }
         self.bad.found.open();
     }
+
+    /// Forgets what was bad of columns that are missing now.
+    pub fn forget_missing(&self) {
+        let segments = self.segments.borrow();
+        let there = |bad: &BadBlock| {
+            let segment = segments.get(&bad.segment);
+            segment.is_some_and(|s| self.column_usable(s, bad.column.into()))
+        };
+        self.bad.repairs.borrow_mut().retain(there);
+    }
 }
 
 #[cfg(test)]
