@@ -123,9 +123,8 @@ struct EventsWanted {
     newest: Option<usize>,
 }
 
-/// How much that could not be read is remembered of an array, and looked at again.
+/// How many ranges that could not be read are remembered of an array, and read again.
 const LOST_RANGES: usize = 4096;
-const LOST_BLOCKS: usize = 1 << 16;
 
 impl Host {
     /// A daemon without arrays.
@@ -337,19 +336,7 @@ impl Host {
         member.looking.set(true);
         let member = member.clone();
         self.rt.spawn(async move {
-            let mut left = LOST_BLOCKS;
-            for range in ranges {
-                let Some(volume) = member.array.volume(&range.volume) else {
-                    continue;
-                };
-                let info = volume.info();
-                let (end, step) = (range.offset_bytes + range.length_bytes, info.block_bytes);
-                let mut at = range.offset_bytes;
-                while at + u64::from(step) <= end.min(info.size_bytes) && left > 0 {
-                    let _ = volume.read(at, step as usize).await; // what fails is listed by it
-                    (at, left) = (at + u64::from(step), left - 1);
-                }
-            }
+            member.array.read_lost(&ranges).await;
             member.looking.set(false);
         });
     }

@@ -11,7 +11,7 @@ use ashlar_device::{
     Device, DeviceInfo, DeviceRef, Effect, Fault, FaultFilter, IoFuture, MemDevice, OpKind, Rule,
 };
 use ashlar_engine::Work;
-use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState};
+use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState, LostRange};
 use ashlar_engine::{Array, Create, Import, VolumeError};
 use ashlar_rt::{Buf, Rt, Slice};
 
@@ -158,6 +158,35 @@ fn what_is_lost_keeps_nothing_busy_and_is_counted_once() {
     });
     assert!(story.is_ok(), "background work does not end: {story:?}");
     rt.shutdown();
+}
+
+/// What was lost before an import is listed again to the block, whatever volumes have become meanwhile.
+#[test]
+fn what_was_lost_before_an_import_is_listed_again() {
+    let bytes = 16 * MIB;
+    let disks = exported(2, bytes, "raid1", 200);
+    for block in 50..60 {
+        assert!(disks.iter().all(|disk| corrupt(disk, bytes, block) > 0));
+    }
+    story(async move |rt| {
+        let import = Array::import(&rt, refs(&disks), Import::default());
+        let array = import.await.unwrap();
+        let range = |volume: &str, first: u64, blocks: u64| LostRange {
+            volume: volume.into(),
+            offset_bytes: first * 4096,
+            length_bytes: blocks * 4096,
+        };
+        let before = [
+            range("gone", 0, 9),
+            range("v", 40, 15),
+            range("v", 58, 1 << 20),
+        ];
+        array.read_lost(&before).await;
+        assert_eq!(
+            array.status().await.lost,
+            [range("v", 50, 5), range("v", 58, 2)]
+        );
+    });
 }
 
 #[test]

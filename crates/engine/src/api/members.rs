@@ -4,13 +4,11 @@
 
 use std::rc::Rc;
 
-use ashlar_block::VolumeError;
 use ashlar_device::DeviceRef;
 use ashlar_format::DeviceGeometry;
 use ashlar_format::superblock::{MemberEntry, MemberState, Superblock};
 
 use crate::api::array::Array;
-use crate::api::report::lost_ranges;
 use crate::error::Error;
 use crate::home::Home;
 use crate::home::addition::With;
@@ -20,7 +18,7 @@ use crate::home::removal::Without;
 use crate::import::assemble::look;
 use crate::members::arrival::Arrival;
 use crate::options::check_domain;
-use crate::status::{DeviceErrors, LostRange, Work};
+use crate::status::{DeviceErrors, Work};
 
 /// A device that was taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,9 +30,6 @@ pub struct TakenIn {
     /// Columns that are computed anew, since it lacks them or may lack something of them.
     pub lacking: usize,
 }
-
-/// What was lost is read again in pieces of so many bytes.
-const PIECE: u64 = 128 << 10;
 
 impl Array {
     /// Takes a device out of use. It is expected back: what lies on it is not rebuilt until [`Array::online`] or
@@ -536,47 +531,6 @@ impl Array {
             kept,
             lacking,
         })
-    }
-
-    /// Reads what is listed as lost: a device is back that may have some of it, and what can be read leaves the list.
-    fn read_lost_again(&self) {
-        let again = &self.0.home.core.bad.again;
-        again.set(again.get() + 1);
-        if again.get() > 1 {
-            return; // it is under way, and goes over all once more
-        }
-        let array = self.clone();
-        self.0.home.core.rt.spawn(async move {
-            let home = &array.0.home;
-            let again = &home.core.bad.again;
-            loop {
-                let asked = again.get();
-                for range in lost_ranges(home) {
-                    array.read_again(&range).await;
-                }
-                if again.get() == asked || home.core.closed.get() {
-                    break again.set(0);
-                }
-            }
-        });
-    }
-
-    /// Reads a range that is listed as lost, in pieces: one in which anything is lost stays listed until somebody reads what is
-    /// there of it. Block by block the same nodes would be tried again and again.
-    async fn read_again(&self, range: &LostRange) {
-        let Some(volume) = self.volume(&range.volume) else {
-            return;
-        };
-        let end = range.offset_bytes + range.length_bytes;
-        let block = u64::from(volume.info().block_bytes);
-        let piece = block.max(PIECE / block * block);
-        for from in (range.offset_bytes..end).step_by(piece as usize) {
-            let bytes = piece.min(end - from) as usize;
-            let read = volume.read(from, bytes).await;
-            if !matches!(read, Ok(_) | Err(VolumeError::Lost)) {
-                return; // closed, or smaller now
-            }
-        }
     }
 }
 

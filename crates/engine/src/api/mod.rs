@@ -2,6 +2,7 @@
 
 pub mod array;
 pub mod create;
+mod lost;
 pub mod members;
 pub mod report;
 mod resize;

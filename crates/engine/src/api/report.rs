@@ -11,6 +11,7 @@ use ashlar_space::floors::Class;
 use ashlar_space::topology::Area;
 
 use crate::api::array::Array;
+use crate::api::lost::lost_ranges;
 use crate::api::volume::WriteCache;
 use crate::home::Home;
 use crate::home::work::Progress;
@@ -19,8 +20,8 @@ use crate::protocol::{ShardMessage, ask};
 use crate::segment::Segment;
 use crate::status::{
     Accelerator, ArrayStatus, Clean, DeviceErrors, DeviceState, DeviceStatus, Exposure, Frontend,
-    HostCounters, JournalStatus, LostRange, MapStatus, MemoryStatus, Service, TaskState,
-    TaskStatus, VolumeStatus, Work,
+    HostCounters, JournalStatus, MapStatus, MemoryStatus, Service, TaskState, TaskStatus,
+    VolumeStatus, Work,
 };
 
 impl Array {
@@ -338,33 +339,6 @@ fn left_to_do(home: &Home, work: Work) -> u64 {
         Work::Rebuild => done + home.bytes_missing(),
         _ => done + home.bytes_to_move().unwrap_or(0),
     }
-}
-
-/// What cannot be read, as far as it was tried.
-pub(super) fn lost_ranges(home: &Home) -> Vec<LostRange> {
-    let catalog = home.catalog.borrow();
-    let mut ranges: Vec<LostRange> = Vec::new();
-    for (tree, address) in home.core.bad.lost.borrow().iter() {
-        let Some(volume) = catalog.volumes.iter().find(|v| v.number == *tree) else {
-            continue;
-        };
-        let unit = u64::from(volume.block_blocks) * BLOCK_U64;
-        let offset = address * unit;
-        match ranges.last_mut() {
-            Some(last)
-                if last.volume == volume.name
-                    && last.offset_bytes + last.length_bytes == offset =>
-            {
-                last.length_bytes += unit
-            }
-            _ => ranges.push(LostRange {
-                volume: volume.name.clone(),
-                offset_bytes: offset,
-                length_bytes: unit,
-            }),
-        }
-    }
-    ranges
 }
 
 fn rate(progress: &Progress, now: u64) -> u64 {
