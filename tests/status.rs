@@ -8,10 +8,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use ashlar_rt::Buf;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use common::disk::pattern;
-use common::{ASHLAR, Daemon, Scratch};
+use common::{ASHLAR, Daemon, Scratch, have_kernel_devices};
 
 const PIECE: usize = 256 << 10;
 
@@ -96,6 +97,43 @@ fn files_that_are_deleted_replaced_or_cut_off_are_told() {
         text.contains("t-3.img") && !text.contains("t-2.img"),
         "{text}"
     );
+}
+
+/// A process that is stopped, until this is dropped.
+struct Stopped<'a>(&'a Daemon);
+
+impl<'a> Stopped<'a> {
+    fn new(daemon: &'a Daemon) -> Stopped<'a> {
+        daemon.signal(Signal::STOP);
+        Stopped(daemon)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.signal(Signal::CONT);
+    }
+}
+
+/// Regression: while a file system hung, nothing was told of files on others.
+#[test]
+fn a_file_system_that_hangs_keeps_no_other_from_being_looked_at() {
+    if !have_kernel_devices() {
+        return;
+    }
+    let below = Daemon::start("below");
+    below.create("t", "ec2+1", 3, "64M", &[]);
+    below.ok(&["volume", "detach", "t/v"]);
+    below.ok(&["volume", "attach", "t/v", "--fuse", "served"]);
+    let served = below.path("served").join("v").display().to_string();
+
+    let daemon = Daemon::start("hangs");
+    daemon.ok(&["create", "a", "--layout", "raid0", &served]);
+    let files = daemon.create("t", "ec2+1", 3, "64M", &[]);
+    let _hung = Stopped::new(&below);
+    std::fs::remove_file(&files[1]).unwrap();
+    let told = || daemon.ok(&["events", "t", "-j"]).contains("storage-lost");
+    common::wait_until("it to be told", Duration::from_secs(30), told);
 }
 
 #[test]

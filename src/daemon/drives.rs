@@ -3,7 +3,8 @@
 //! **Invariants**: values only.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use ashlar_rt::Gate;
 
@@ -19,6 +20,8 @@ pub(crate) struct Drives {
     gate: Gate,
     /// What is wrong with what lies under devices in use, by their UUID.
     pub(super) stored: RefCell<BTreeMap<String, Stored>>,
+    /// Folders of devices in use that are being looked at.
+    pub(super) looking: RefCell<BTreeSet<PathBuf>>,
 }
 
 /// Something that is wrong with what lies under a device.

@@ -1,16 +1,17 @@
 //! Whether the file or block device under each device in use is still there, and as large as the array needs.
 //!
-//! **Invariants**: looking waits for file systems, so it has a thread of its own; what is open is compared with what
-//! lies at the path now, so a file that was deleted or replaced is told however that was done; what is seen twice in a
-//! row is one event, for a device may be closing while it is looked at.
+//! **Invariants**: looking waits for file systems, so each folder is looked at on a thread of its own, and a file system
+//! that hangs delays only its own folders; the file that was opened is compared with the one at its path now, so a file
+//! that was deleted or replaced is told however that was done; what is seen twice in a row is one event, for a device
+//! may be closing while it is looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
+use ashlar_engine::status::DevicePlace;
 use ashlar_rt::{Nanos, SECOND};
 
 use crate::daemon::drives::Stored;
@@ -22,15 +23,8 @@ use crate::units::size;
 /// How often it is looked.
 const LOOK_EVERY: Nanos = 2 * SECOND;
 
-/// A device in use, as the array has it.
-#[derive(Clone, Debug)]
-struct Place {
-    array: String,
-    index: u16,
-    uuid: String,
-    path: String,
-    bytes: u64,
-}
+/// A device in use of the array with this name.
+type Place = (String, DevicePlace);
 
 impl Host {
     /// Looks for as long as the daemon runs.
@@ -42,32 +36,51 @@ impl Host {
                 let Some(host) = Weak::upgrade(&host) else {
                     return;
                 };
-                host.look_at_storage().await;
+                host.look_at_storage();
             }
         });
     }
 
-    async fn look_at_storage(&self) {
-        let places = self.places();
-        let look = on_thread(move || {
-            let open = open_here();
-            let wrong = |place: Place| Some((wrong_with(&place, &open)?, place));
-            places.into_iter().filter_map(wrong).collect::<Vec<_>>()
-        });
-        let Ok(found) = look.await else { return };
-        let here: BTreeSet<String> = self.places().into_iter().map(|p| p.uuid).collect();
-        let mut before = self.state.drives.stored.take();
-        let mut now = BTreeMap::new();
-        for (wrong, place) in found.into_iter().filter(|(_, p)| here.contains(&p.uuid)) {
-            let known = before.remove(&place.uuid).filter(|k| k.wrong == wrong);
+    /// Begins to look at each folder that has devices in use, except those at which the last look has not ended.
+    fn look_at_storage(self: &Rc<Self>) {
+        let mut folders: BTreeMap<PathBuf, Vec<Place>> = BTreeMap::new();
+        for place in self.places() {
+            let folder = Path::new(&place.1.path).parent().unwrap_or(Path::new("/"));
+            folders.entry(folder.into()).or_default().push(place);
+        }
+        for (folder, places) in folders {
+            let new = self
+                .state
+                .drives
+                .looking
+                .borrow_mut()
+                .insert(folder.clone());
+            if new {
+                let host = Rc::downgrade(self);
+                self.rt.spawn(look_at(host, folder, places));
+            }
+        }
+    }
+
+    /// Notes what a look has found at these places, and tells what it has found for the second time.
+    fn note_storage(&self, looked: Vec<(Place, Option<String>)>) {
+        let here: BTreeSet<String> = self.places().into_iter().map(|(_, p)| p.uuid).collect();
+        let mut stored = self.state.drives.stored.take();
+        stored.retain(|uuid, _| here.contains(uuid));
+        for ((array, place), wrong) in looked {
+            let before = stored.remove(&place.uuid);
+            let Some(wrong) = wrong.filter(|_| here.contains(&place.uuid)) else {
+                continue;
+            };
+            let known = before.filter(|before| before.wrong == wrong);
             if known.as_ref().is_some_and(|known| !known.sure) {
                 let text = format!("device {} ({}): {wrong}", place.index, place.path);
-                self.tell(&place.array, "storage-lost", Some(place.index), text);
+                self.tell(&array, "storage-lost", Some(place.index), text);
             }
             let sure = known.is_some();
-            now.insert(place.uuid, Stored { wrong, sure });
+            stored.insert(place.uuid, Stored { wrong, sure });
         }
-        self.state.drives.stored.replace(now);
+        self.state.drives.stored.replace(stored);
     }
 
     /// What is wrong with what lies under a device; empty if nothing is known.
@@ -81,59 +94,54 @@ impl Host {
         let arrays = self.arrays.borrow();
         let places = arrays.iter().flat_map(|(name, member)| {
             let held = member.array.device_places().into_iter();
-            held.map(|(index, uuid, path, bytes)| Place {
-                array: name.clone(),
-                index,
-                uuid,
-                path,
-                bytes,
-            })
+            held.map(|place| (name.clone(), place))
         });
         places.collect()
     }
 }
 
-/// The files that this process has open, by file system and inode.
-fn open_here() -> BTreeSet<(u64, u64)> {
-    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
-    let files = entries.flatten().filter_map(|entry| {
-        let metadata = std::fs::metadata(entry.path()).ok()?;
-        metadata.is_file().then(|| identity(&metadata))
+/// Looks at the devices in a folder.
+async fn look_at(host: Weak<Host>, folder: PathBuf, places: Vec<Place>) {
+    let look = on_thread(move || {
+        let looked = places.into_iter().map(|place| {
+            let wrong = wrong_with(&place.1);
+            (place, wrong)
+        });
+        looked.collect()
     });
-    files.collect()
-}
-
-fn identity(metadata: &Metadata) -> (u64, u64) {
-    (metadata.dev(), metadata.ino())
+    let looked = look.await.unwrap_or_default();
+    if let Some(host) = Weak::upgrade(&host) {
+        host.state.drives.looking.borrow_mut().remove(&folder);
+        host.note_storage(looked);
+    }
 }
 
 /// What is wrong with what lies at the place, for people; that a block device is gone is found by its errors.
-fn wrong_with(place: &Place, open: &BTreeSet<(u64, u64)>) -> Option<String> {
+fn wrong_with(place: &DevicePlace) -> Option<String> {
     const OWN: &str = "its data is there only while the array is imported";
     let path = Path::new(&place.path);
-    let node = path.starts_with("/dev") && !path.starts_with("/dev/shm");
-    let (what, bytes) = match std::fs::metadata(path) {
-        Ok(metadata) if metadata.is_file() => {
-            if !open.contains(&identity(&metadata)) {
+    let (what, bytes) = match (std::fs::metadata(path), place.file) {
+        (Ok(metadata), Some(file)) => {
+            if (metadata.dev(), metadata.ino()) != file {
                 return Some(format!("another file is at this path now; {OWN}"));
             }
             ("file", metadata.len())
         }
-        Ok(metadata) if metadata.file_type().is_block_device() => {
+        (Ok(metadata), None) if metadata.file_type().is_block_device() => {
             let blocks = users::entry_of(Path::new("/sys"), &metadata).join("size");
             let blocks = std::fs::read_to_string(blocks).ok()?;
             ("device", blocks.trim().parse::<u64>().ok()? * 512)
         }
-        Err(error) if error.kind() == ErrorKind::NotFound && !node => {
+        (Err(error), Some(_)) if error.kind() == ErrorKind::NotFound => {
             return Some(format!("the file was deleted or moved; {OWN}"));
         }
         _ => return None,
     };
     // Writes make a file longer again: how long it is now is not said, so that this stays one event.
-    (bytes < place.bytes).then(|| {
+    (bytes < place.size_bytes).then(|| {
         format!(
             "the {what} has become smaller than the {} that the array uses of it, and what lay beyond is lost",
-            size(place.bytes)
+            size(place.size_bytes)
         )
     })
 }
@@ -150,14 +158,15 @@ mod tests {
         let path = dir.join("image");
         let file = std::fs::File::create(&path).unwrap();
         file.set_len(8192).unwrap();
-        let place = Place {
-            array: "tank".into(),
+        let opened = file.metadata().unwrap();
+        let place = DevicePlace {
             index: 2,
             uuid: String::new(),
             path: path.display().to_string(),
-            bytes: 8192,
+            file: Some((opened.dev(), opened.ino())),
+            size_bytes: 8192,
         };
-        let said = || wrong_with(&place, &open_here()).unwrap_or_default();
+        let said = || wrong_with(&place).unwrap_or_default();
         assert_eq!(said(), "");
         file.set_len(4096).unwrap();
         assert!(said().contains("smaller than the 8K"), "{}", said());
@@ -170,10 +179,11 @@ mod tests {
             said()
         );
         std::fs::remove_dir_all(&dir).unwrap();
-        let gone = Place {
+        let gone = DevicePlace {
             path: "/dev/no-such-device".into(),
+            file: None,
             ..place
         };
-        assert_eq!(wrong_with(&gone, &open_here()), None);
+        assert_eq!(wrong_with(&gone), None);
     }
 }

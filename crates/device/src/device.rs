@@ -50,6 +50,8 @@ pub struct DeviceInfo {
     pub discard_bytes: u64,
     /// How it is reached, for people: a path or an address.
     pub name: String,
+    /// The file system and the inode of the file that it is; none of anything else.
+    pub file: Option<(u64, u64)>,
 }
 
 /// A block device. Offsets and lengths are in bytes and multiples of 4096; ranges lie inside

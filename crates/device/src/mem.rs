@@ -26,6 +26,7 @@ impl MemDevice {
             rotational: false,
             discard_bytes: BLOCK as u64,
             name: name.to_string(),
+            file: None,
         };
         MemDevice {
             info,

@@ -237,6 +237,7 @@ pub fn open_unserved(path: &Path, mode: OpenMode) -> Result<Unserved, OpenError>
             BLOCK as u64
         },
         name: path.display().to_string(),
+        file: (!block).then(|| (meta.dev(), meta.ino())),
     };
     let ground = match block {
         true => Ground::Own,

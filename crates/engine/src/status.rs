@@ -423,6 +423,21 @@ pub struct LostRange {
     pub length_bytes: u64,
 }
 
+/// A device in use, and where it lies.
+#[derive(Clone, Debug)]
+pub struct DevicePlace {
+    /// Its index.
+    pub index: u16,
+    /// Its UUID.
+    pub uuid: String,
+    /// Where it was opened.
+    pub path: String,
+    /// The file system and the inode of the file that was opened, if it is a file.
+    pub file: Option<(u64, u64)>,
+    /// How much of it is used.
+    pub size_bytes: u64,
+}
+
 /// Something that happened: one line of `ashlar events`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Event {

@@ -34,6 +34,7 @@ impl SimDevice {
             rotational: false,
             discard_bytes: 4096,
             name: format!("sim{}", disk.index()),
+            file: None,
         };
         Rc::new(SimDevice {
             port: Port {

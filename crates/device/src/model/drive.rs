@@ -143,6 +143,7 @@ impl ModelDevice {
                 BLOCK as u64
             },
             name: name.to_string(),
+            file: None,
         };
         let erased = if options.erased { u64::MAX } else { 0 };
         ModelDevice {

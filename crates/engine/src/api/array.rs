@@ -17,12 +17,13 @@ use crate::api::volume::Sizes;
 use crate::background::Background;
 use crate::error::Error;
 use crate::home::Home;
+use crate::members::Member;
 use crate::members::wipe::wipe;
 use crate::options::{Import, uuid_text};
 use crate::phases::PhaseTally;
 use crate::protocol::{HomeMessage, ShardMessage, ask};
 use crate::shard::start::limits;
-use crate::status::{Event, Work};
+use crate::status::{DevicePlace, Event, Work};
 
 pub(crate) struct Inner {
     pub(crate) home: Rc<Home>,
@@ -334,15 +335,20 @@ impl Array {
         paths.filter(|(_, path)| !path.is_empty()).collect()
     }
 
-    /// The devices in use: index, UUID, where each is, and how much of it is used.
-    pub fn device_places(&self) -> Vec<(u16, String, String, u64)> {
-        let members = self.0.home.core.members.iter().filter(|m| m.is_held());
-        let place = |m: &crate::members::Member| {
-            let bytes = m.geometry().size_bytes;
-            (m.index, uuid_text(&m.uuid()), m.path(), bytes)
+    /// The devices in use and where they lie.
+    pub fn device_places(&self) -> Vec<DevicePlace> {
+        let place = |member: &Member| {
+            let device = member.held()?;
+            Some(DevicePlace {
+                index: member.index,
+                uuid: uuid_text(&member.uuid()),
+                path: device.info().name.clone(),
+                file: device.info().file,
+                size_bytes: member.geometry().size_bytes,
+            })
         };
-        let places = members.map(place);
-        places.filter(|(_, _, path, _)| !path.is_empty()).collect()
+        let members = self.0.home.core.members.iter();
+        members.filter_map(place).collect()
     }
 
     /// UUIDs of all its devices.
