@@ -178,3 +178,25 @@ fn a_failed_device_is_replaced_or_taken_in_by_force() {
     daemon.ok(&["import", "t", "--scan", scan]);
     assert_eq!(daemon.status("t")["state"], "optimal");
 }
+
+#[test]
+fn a_failure_by_force_says_how_much_cannot_be_read() {
+    let daemon = Daemon::start("forced");
+    daemon.create_served("ec2+1", 3);
+    daemon.write(8 * MIB, 1);
+    // What a device has only counts again, when it is back, if a checkpoint had said so.
+    daemon.ok(&["export", "t"]);
+    let scan = daemon.scratch.0.to_str().unwrap();
+    daemon.ok(&["import", "t", "--scan", scan]);
+    daemon.ok(&["task", "t", "rebuild", "pause"]);
+    let unreadable = |line: &[&str]| daemon.json(line)["unreadable_bytes"].as_u64().unwrap();
+    assert_eq!(unreadable(&["fail", "t", "0", "-j"]), 0);
+    let (refused, _) = daemon.fails(&["fail", "t", "1"]);
+    assert!(refused.contains("would lose data"), "{refused}");
+    let lost = unreadable(&["fail", "t", "1", "-f", "-j"]);
+    assert!(lost >= 4 * MIB, "{lost}");
+    let said = daemon.ok(&["fail", "t", "1", "-f"]);
+    assert!(said.contains("of data cannot be read now"), "{said}");
+    daemon.ok(&["online", "t", "1", "-f"]);
+    daemon.read(8 * MIB, 1);
+}

@@ -18,7 +18,7 @@ use crate::command::returning::named;
 use crate::command::{domains, incremental, wait};
 use crate::failure::Failure;
 use crate::print::{Context, absolute};
-use crate::units::{percent, size_or_exact};
+use crate::units::{percent, size, size_or_exact};
 use crate::view::picture::reserved_text;
 use crate::view::{Style, safe, table};
 
@@ -406,8 +406,10 @@ pub(crate) fn fail(context: &Context, args: FailArgs) -> Result<(), Failure> {
     let reply: Value = context.client.call_value(&call)?;
     let path = reply["path"].as_str().unwrap_or_default();
     let already = reply["already"] == true;
+    let unreadable = reply["unreadable_bytes"].as_u64().unwrap_or(0);
     let shown = json!({
         "array": args.array, "device": reply["device"], "path": path, "already": already,
+        "unreadable_bytes": unreadable,
     });
     context.print("fail", &shown, || {
         let is = if already {
@@ -415,9 +417,16 @@ pub(crate) fn fail(context: &Context, args: FailArgs) -> Result<(), Failure> {
         } else {
             "is failed"
         };
+        let cannot = match unreadable {
+            0 => String::new(),
+            bytes => format!(
+                "; {} of data cannot be read now, and is lost unless a device that holds it is taken in again",
+                size(bytes)
+            ),
+        };
         format!(
-            "{0}: device {1} ({2}) {is}; 'ashlar status {0}' shows its rebuild and what is at risk, 'ashlar online {0} \
-             {1} -f' takes it in again\n",
+            "{0}: device {1} ({2}) {is}{cannot}; 'ashlar status {0}' shows its rebuild and what is at risk, 'ashlar \
+             online {0} {1} -f' takes it in again\n",
             args.array,
             reply["device"],
             safe(path)

@@ -101,15 +101,6 @@ pub(crate) struct Host {
     hurry_gate: Gate,
 }
 
-/// A device that an array does without.
-#[derive(Debug)]
-struct TakenOut {
-    index: u16,
-    path: String,
-    /// It was out before.
-    already: bool,
-}
-
 /// How long one `events` or `wait` request may be held open.
 const LONGEST_WAIT: u64 = 60;
 
@@ -222,12 +213,7 @@ impl Host {
                 array,
                 device,
                 force,
-            } => {
-                let out = self.fail(&array, &device, force).await?;
-                reply(&serde_json::json!({
-                    "array": array, "device": out.index, "path": out.path, "already": out.already,
-                }))
-            }
+            } => reply(&self.fail(&array, &device, force).await?),
             Call::Offline { array, device } => reply(&self.offline(&array, &device).await?),
             Call::Online {
                 array,
@@ -449,19 +435,17 @@ impl Host {
         })
     }
 
-    async fn fail(&self, name: &str, device: &str, force: bool) -> Result<TakenOut, Failure> {
+    /// `fail`; with how much of the data cannot be read afterwards.
+    async fn fail(&self, name: &str, device: &str, force: bool) -> Result<Value, Failure> {
         let member = self.member(name)?;
         let found = self.device_named(&member, device).await?;
-        member
-            .array
-            .fail(found.index, force)
-            .await
-            .map_err(failure_of)?;
-        Ok(TakenOut {
-            index: found.index,
-            path: found.last_path.clone(),
-            already: found.state == DeviceState::Failed,
-        })
+        let failed = member.array.fail(found.index, force).await;
+        failed.map_err(failure_of)?;
+        let unreadable = self.status_of(&member).await.unreadable_bytes;
+        Ok(serde_json::json!({
+            "array": name, "device": found.index, "path": found.last_path, "unreadable_bytes": unreadable,
+            "already": found.state == DeviceState::Failed,
+        }))
     }
 
     /// The open array of this name.
