@@ -134,6 +134,16 @@ async fn bounded<T>(
     done
 }
 
+/// A device comes back as it is, if the array does without it.
+pub(crate) async fn comes_back(world: &World, rt: &Rt, store: &Rc<dyn Store>, index: usize) {
+    let _turn = world.turn.lock().await;
+    let disk = &world.disks[index];
+    let out = !store.status().await.online.contains(&index);
+    if out && is_there(world, disk) && !too_wrong(world, index) {
+        come(world, rt, store, disk, How::AsItIs).await;
+    }
+}
+
 async fn come(world: &World, rt: &Rt, store: &Rc<dyn Store>, disk: &Rc<SimDisk>, how: How) {
     let index = disk.index();
     let device = SimDevice::attach(rt, disk);
@@ -190,10 +200,6 @@ async fn leave_or_stay(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut 
     let leaving = world.budget.borrow().leaving.clone();
     let any = rng.index(world.config.devices);
     let device = leaving.keys().next().copied().filter(|_| rng.chance(30));
-    let sound = |d: &usize| {
-        let budget = world.budget.borrow();
-        !budget.damaged.contains(d) && !budget.gone.contains(d)
-    };
     if let Some(device) = device {
         let number = u16::try_from(device).expect("few devices");
         world.budget.borrow_mut().leaving.insert(device, false);
@@ -205,28 +211,45 @@ async fn leave_or_stay(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut 
             budget.gone.remove(&device);
             world.trace.mark("removal: the device stays");
         }
-    } else if sound(&any) {
-        let number = u16::try_from(any).expect("few devices");
-        // Nothing happens to it from when it begins to leave.
-        world.budget.borrow_mut().gone.insert(any);
-        world.budget.borrow_mut().leaving.insert(any, false);
-        let leaves = bounded(world, rt, "remove", store.remove(number)).await;
-        world.trace.line(|| format!("remove {any}: {leaves:?}"));
-        if leaves == Some(Ok(())) {
-            world.budget.borrow_mut().leaving.insert(any, true);
-            world.trace.mark("removal");
-        } else {
-            let mut budget = world.budget.borrow_mut();
-            budget.gone.remove(&any);
-            budget.leaving.remove(&any);
-            world.trace.mark("removal: refused");
-        }
+    } else {
+        leave(world, rt, store, any).await;
     }
+}
+
+/// Has a sound device taken out for good.
+async fn leave(world: &World, rt: &Rt, store: &Rc<dyn Store>, device: usize) {
+    {
+        let budget = &mut *world.budget.borrow_mut();
+        if budget.damaged.contains(&device) || budget.gone.contains(&device) {
+            return;
+        }
+        // Nothing happens to it from when it begins to leave.
+        budget.gone.insert(device);
+        budget.leaving.insert(device, false);
+    }
+    let number = u16::try_from(device).expect("few devices");
+    let leaves = bounded(world, rt, "remove", store.remove(number)).await;
+    world.trace.line(|| format!("remove {device}: {leaves:?}"));
+    let mut budget = world.budget.borrow_mut();
+    if leaves == Some(Ok(())) {
+        budget.leaving.insert(device, true);
+        world.trace.mark("removal");
+    } else {
+        budget.gone.remove(&device);
+        budget.leaving.remove(&device);
+        world.trace.mark("removal: refused");
+    }
+}
+
+/// The same, alone.
+pub(crate) async fn leaves(world: &World, rt: &Rt, store: &Rc<dyn Store>, device: usize) {
+    let _turn = world.turn.lock().await;
+    leave(world, rt, store, device).await;
 }
 
 /// Adds a device that was never one of the array, perhaps in the place of `old`, which leaves. Nothing happens to either
 /// until the array says that it is optimal.
-async fn add(world: &World, rt: &Rt, store: &Rc<dyn Store>, old: Option<usize>) {
+pub(crate) async fn add(world: &World, rt: &Rt, store: &Rc<dyn Store>, old: Option<usize>) {
     let _turn = world.turn.lock().await;
     let index = store.next_device();
     let is_next = world.budget.borrow().unborn.contains(&index);
@@ -428,7 +451,11 @@ pub async fn at_rest(world: &World, rt: &Rt, store: &Rc<dyn Store>) {
         let image = world.copy.borrow().clone();
         take_in(world, rt, store, &mut rng, (image, true)).await;
     }
-    // What lies on these is not rebuilt otherwise.
+    give_up_offline(world, rt, store).await;
+}
+
+/// Fails the devices that the operator has taken out: what lies on them is not rebuilt otherwise.
+pub(crate) async fn give_up_offline(world: &World, rt: &Rt, store: &Rc<dyn Store>) {
     for device in store.status().await.offline {
         let number = u16::try_from(device).expect("few devices");
         let failed = bounded(world, rt, "fail", store.fail(number, false)).await;

@@ -11,6 +11,7 @@ use crate::client::Session;
 use crate::config::{Config, Mode, Options, VolumeConfig};
 use crate::disk::Rot;
 use crate::machine::{Driver, Machine, Opened};
+use crate::returns;
 use crate::store::Store;
 use crate::world::World;
 
@@ -45,6 +46,16 @@ pub enum Op {
     Resize,
     /// The operator fails a device.
     Fail(u16),
+    /// The operator takes a device out for a while.
+    Away(usize),
+    /// A device that the array does without is taken in again.
+    Back(usize),
+    /// A device is added.
+    Add,
+    /// A device is taken out for good, once what lies on it has moved.
+    Leave(usize),
+    /// Another device takes the place of one in use.
+    Swap(usize),
     /// A device goes away during a write and comes back with its cache.
     Blink(usize),
     /// A page of a device is damaged; then everything is read.
@@ -60,7 +71,7 @@ pub enum Op {
 }
 
 /// Every letter, by name.
-pub const ALPHABET: [(&str, Op); 43] = [
+pub const ALPHABET: [(&str, Op); 49] = [
     ("w512", Op::Write(0, 512, false)),
     ("w512d", Op::Write(512, 512, true)),
     ("w2k-odd", Op::Write(3 * KIB, 2 * KIB, false)),
@@ -96,6 +107,12 @@ pub const ALPHABET: [(&str, Op); 43] = [
     ("destroy", Op::Destroy),
     ("fail0", Op::Fail(0)),
     ("fail1", Op::Fail(1)),
+    ("away1", Op::Away(1)),
+    ("back0", Op::Back(0)),
+    ("back1", Op::Back(1)),
+    ("add", Op::Add),
+    ("leave0", Op::Leave(0)),
+    ("swap1", Op::Swap(1)),
     ("blink1", Op::Blink(1)),
     ("rot2", Op::Rot(2)),
     ("heal", Op::Repair),
@@ -126,7 +143,8 @@ pub fn config(geometry: usize) -> Config {
         ..Options::default()
     };
     let (layout, k, m, devices) = GEOMETRIES[geometry];
-    let mut config = Config::random(1, options).reshaped(layout, k, m, devices);
+    let mut config = Config::random(1, options).reshaped(layout, k, m, devices + 1);
+    config.more = 1;
     config.device_bytes = 16 << 20;
     config.memory_bytes = 16 << 20;
     (config.strip_bytes, config.shards, config.full) = (Some(16_384), 1, None);
@@ -179,7 +197,16 @@ pub(crate) fn run(driver: &mut Driver<'_>, ops: &[Op], begin: &dyn Fn()) -> bool
                 driver.check_volumes(&store);
                 driver.restore_sizes(&machine.0, &store);
             }
-            Op::Repair => driver.repair(&machine.0, &store),
+            Op::Repair => {
+                let session = open_session(driver, &machine, &store);
+                let give_up = async move {
+                    returns::give_up_offline(&session.world, &session.rt, &session.store).await;
+                };
+                if driver.finish(&machine.0, "giving up", give_up).is_none() {
+                    return false;
+                }
+                driver.repair(&machine.0, &store);
+            }
             _ => {
                 let session = open_session(driver, &machine, &store);
                 let future = perform(session, *op);
@@ -240,6 +267,24 @@ async fn perform(session: Session, op: Op) {
                 session.bounded("fail device", future).await;
             }
         }
+        Op::Away(device) => {
+            if fits(world, device) {
+                world.damage(device, false);
+                let number = u16::try_from(device).expect("few devices");
+                let future = session.store.offline(number);
+                session.bounded("take a device out", future).await;
+            }
+        }
+        Op::Back(device) => {
+            returns::comes_back(world, &session.rt, &session.store, device).await;
+        }
+        Op::Add => returns::add(world, &session.rt, &session.store, None).await,
+        Op::Leave(device) => {
+            returns::leaves(world, &session.rt, &session.store, device).await;
+        }
+        Op::Swap(device) => {
+            returns::add(world, &session.rt, &session.store, Some(device)).await;
+        }
         Op::Blink(device) => {
             if fits(world, device) {
                 world.damage(device, false);
@@ -250,7 +295,7 @@ async fn perform(session: Session, op: Op) {
             }
         }
         Op::Rot(device) => {
-            let device = device.min(world.config.devices - 1);
+            let device = device.min(world.config.first_devices() - 1);
             if fits(world, device) {
                 world.damage(device, true);
                 world.disks[device].rot(Rot::Garbage);
