@@ -126,6 +126,20 @@ pub(crate) fn rate_over(bytes: u64, seconds: f64) -> String {
     rate(per_second)
 }
 
+/// Bytes a second that a device is taken to read and write beside its clients, where nothing was measured: a hard disk.
+const DEVICE_RATE: u64 = 50_000_000;
+
+/// How many seconds it takes to move so much, where so many devices share in it.
+pub(crate) fn seconds_to_move(bytes: u64, devices: usize) -> u64 {
+    bytes.div_ceil(DEVICE_RATE * devices.max(1) as u64)
+}
+
+/// So many seconds that something takes to move, and what that goes by.
+pub(crate) fn moving_time(seconds: u64) -> String {
+    let speed = DEVICE_RATE / 1_000_000;
+    format!("about {} at {speed} MB/s a device", duration(seconds))
+}
+
 /// `95` as `1m35s`.
 pub(crate) fn duration(seconds: u64) -> String {
     let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);

@@ -92,6 +92,9 @@ pub(crate) struct AddReply {
     /// Bytes of what is there that move to them.
     #[serde(default)]
     pub(crate) moved_bytes: u64,
+    /// And how many seconds that takes at the speed of a hard disk.
+    #[serde(default)]
+    pub(crate) moved_seconds: u64,
     /// They are hot spares.
     #[serde(default)]
     pub(crate) hot_spare: bool,
@@ -161,6 +164,9 @@ pub(crate) struct RemoveReply {
     pub(crate) in_use: bool,
     /// Bytes on it that move to the others.
     pub(crate) moved_bytes: u64,
+    /// And how many seconds that takes at the speed of a hard disk.
+    #[serde(default)]
+    pub(crate) moved_seconds: u64,
     /// Bytes that volumes may be promised in all on the others.
     pub(crate) usable_bytes: u64,
     /// Bytes of these that volumes have been promised.

@@ -8,7 +8,7 @@ use crate::command::domains;
 use crate::command::returning::ask;
 use crate::failure::Failure;
 use crate::print::{Context, absolute};
-use crate::units::size;
+use crate::units::{moving_time, size};
 use crate::view::safe;
 
 /// `add`.
@@ -46,11 +46,11 @@ fn text(reply: &AddReply) -> String {
     if reply.hot_spare {
         return spares(reply, &paths);
     }
-    let moved = size(reply.moved_bytes);
+    let (moved, time) = (size(reply.moved_bytes), moving_time(reply.moved_seconds));
     if reply.dry_run {
         let moves = match reply.moved_bytes {
             0 => String::new(),
-            _ => format!("{moved} of what is there would move to them\n"),
+            _ => format!("{moved} of what is there would move to them, in {time}\n"),
         };
         return format!(
             "{array}: {} would be added\n{}{moves}Nothing was changed\n",
@@ -61,7 +61,7 @@ fn text(reply: &AddReply) -> String {
     let moves = match reply.moved_bytes {
         0 => "New data lie on all devices".to_string(),
         _ => format!(
-            "{moved} of what is there move to them: 'ashlar wait {array} --for rebalance' waits for that"
+            "{moved} of what is there move to them, in {time}: 'ashlar wait {array} --for rebalance' waits for that"
         ),
     };
     let added = reply.devices.iter().zip(&paths);
@@ -100,19 +100,21 @@ mod tests {
             usable_before: 20 << 30,
             usable_bytes: 30 << 30,
             moved_bytes: 5 << 30,
+            moved_seconds: 54,
             hot_spare: false,
             dry_run: true,
         };
         assert_eq!(
             text(&reply),
             "tank: /dev/sdk, /dev/sdl would be added\nVolumes could be promised 30G in all, 20G without\n5G of what is \
-             there would move to them\nNothing was changed\n"
+             there would move to them, in about 54s at 50 MB/s a device\nNothing was changed\n"
         );
         (reply.dry_run, reply.devices) = (false, vec![5, 6]);
         assert_eq!(
             text(&reply),
             "tank: /dev/sdk is device 5\ntank: /dev/sdl is device 6\nVolumes may be promised 30G in all, 20G \
-             without\n5G of what is there move to them: 'ashlar wait tank --for rebalance' waits for that\n"
+             without\n5G of what is there move to them, in about 54s at 50 MB/s a device: 'ashlar wait tank --for \
+             rebalance' waits for that\n"
         );
         reply.moved_bytes = 0;
         assert!(text(&reply).ends_with("\nNew data lie on all devices\n"));

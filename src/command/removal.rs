@@ -8,7 +8,7 @@ use crate::command::returning::{ask, named};
 use crate::command::wait;
 use crate::failure::Failure;
 use crate::print::Context;
-use crate::units::size;
+use crate::units::{moving_time, size};
 use crate::view::safe;
 
 /// `remove`.
@@ -33,13 +33,15 @@ fn text(reply: &RemoveReply) -> String {
     let (array, device, path) = (&reply.array, reply.device, safe(&reply.path));
     let done = match (reply.in_use, reply.dry_run) {
         (true, true) => format!(
-            "{array}: {} would move from device {device} ({path}) to the others, and then it would leave",
-            size(reply.moved_bytes)
+            "{array}: {} would move from device {device} ({path}) to the others, in {}, and then it would leave",
+            size(reply.moved_bytes),
+            moving_time(reply.moved_seconds)
         ),
         (true, false) => format!(
-            "{array}: {} move from device {device} ({path}) to the others, and then it leaves; until then it serves, \
-             and 'ashlar online {array} {device}' lets it stay",
-            size(reply.moved_bytes)
+            "{array}: {} move from device {device} ({path}) to the others, in {}, and then it leaves; until then it \
+             serves, and 'ashlar online {array} {device}' lets it stay",
+            size(reply.moved_bytes),
+            moving_time(reply.moved_seconds)
         ),
         (false, true) => {
             format!("{array}: device {device} ({path}) would be taken out of the books")
@@ -78,6 +80,7 @@ mod tests {
             path: "/dev/sdf".into(),
             in_use: true,
             moved_bytes: 3 << 30,
+            moved_seconds: 65,
             usable_bytes: 20 << 30,
             promised_bytes: 10 << 30,
             more_losses: 2,
@@ -85,9 +88,9 @@ mod tests {
         };
         assert_eq!(
             text(&reply),
-            "tank: 3G move from device 5 (/dev/sdf) to the others, and then it leaves; until then it serves, and \
-             'ashlar online tank 5' lets it stay\nMeanwhile 2 more device(s) may fail, as now. Volumes may be promised \
-             20G on the others, and have been promised 10G\n"
+            "tank: 3G move from device 5 (/dev/sdf) to the others, in about 1m05s at 50 MB/s a device, and then \
+             it leaves; until then it serves, and 'ashlar online tank 5' lets it stay\nMeanwhile 2 more device(s) may \
+             fail, as now. Volumes may be promised 20G on the others, and have been promised 10G\n"
         );
         reply.dry_run = true;
         assert!(text(&reply).ends_with("Nothing was changed\n"));

@@ -8,7 +8,7 @@ use crate::command::returning::{ask, named, wait_if};
 use crate::command::wait;
 use crate::failure::Failure;
 use crate::print::Context;
-use crate::units::size;
+use crate::units::{moving_time, size};
 use crate::view::safe;
 
 /// `replace`.
@@ -58,6 +58,7 @@ fn text(reply: &TakenInReply) -> String {
 fn text_in_use(reply: &TakenInReply, old: &RemoveReply) -> String {
     let (array, index, new) = (&reply.array, reply.device, safe(&reply.path));
     let (leaves, path, moved) = (old.device, safe(&old.path), size(old.moved_bytes));
+    let time = moving_time(old.moved_seconds);
     let meanwhile = format!(
         "No redundancy is missing meanwhile: {} more device(s) may fail, as now. Volumes may be promised {} then, and \
          have been promised {}\n",
@@ -68,11 +69,11 @@ fn text_in_use(reply: &TakenInReply, old: &RemoveReply) -> String {
     match reply.dry_run {
         true => format!(
             "{array}: {new} would be added as device {index}, {moved} would move from device {leaves} ({path}) to it and \
-             the others, and then device {leaves} would leave\n{meanwhile}Nothing was changed\n"
+             the others, in {time}, and then device {leaves} would leave\n{meanwhile}Nothing was changed\n"
         ),
         false => format!(
-            "{array}: {new} is device {index}; {moved} move from device {leaves} ({path}) to it and the others, and then \
-             device {leaves} leaves; until then it serves, and 'ashlar online {array} {leaves}' lets it \
+            "{array}: {new} is device {index}; {moved} move from device {leaves} ({path}) to it and the others, in {time}, \
+             and then device {leaves} leaves; until then it serves, and 'ashlar online {array} {leaves}' lets it \
              stay\n{meanwhile}"
         ),
     }
@@ -98,6 +99,7 @@ mod tests {
                 path: "/dev/sdf".into(),
                 in_use: true,
                 moved_bytes: 3 << 30,
+                moved_seconds: 65,
                 usable_bytes: 20 << 30,
                 promised_bytes: 10 << 30,
                 more_losses: 2,
@@ -110,8 +112,9 @@ mod tests {
         assert_eq!(
             text(&reply),
             format!(
-                "tank: /dev/sdk is device 6; 3G move from device 5 (/dev/sdf) to it and the others, and then device 5 \
-                 leaves; until then it serves, and 'ashlar online tank 5' lets it stay\n{meanwhile}"
+                "tank: /dev/sdk is device 6; 3G move from device 5 (/dev/sdf) to it and the others, in about \
+                 1m05s at 50 MB/s a device, and then device 5 leaves; until then it serves, and 'ashlar online tank 5' \
+                 lets it stay\n{meanwhile}"
             )
         );
         reply.dry_run = true;
@@ -119,7 +122,7 @@ mod tests {
             text(&reply),
             format!(
                 "tank: /dev/sdk would be added as device 6, 3G would move from device 5 (/dev/sdf) to it and the \
-                 others, and then device 5 would leave\n{meanwhile}Nothing was changed\n"
+                 others, in about 1m05s at 50 MB/s a device, and then device 5 would leave\n{meanwhile}Nothing was changed\n"
             )
         );
         (reply.leaves, reply.dry_run) = (None, false);

@@ -14,6 +14,7 @@ use crate::daemon::devices::{self, Candidate};
 use crate::daemon::host::{Host, Member, failure_of};
 use crate::daemon::open::on_thread;
 use crate::failure::Failure;
+use crate::units::seconds_to_move;
 
 impl Host {
     /// `add`: one device after the other.
@@ -45,12 +46,14 @@ impl Host {
             paths: candidates.iter().map(path).collect(),
             usable_before: with.usable_before,
             moved_bytes: with.moved_bytes,
+            moved_seconds: seconds_to_move(with.moved_bytes, candidates.len()),
             usable_bytes: with.usable_bytes,
             hot_spare: call.hot_spare,
             dry_run: call.dry_run,
         };
         if call.hot_spare {
-            (reply.moved_bytes, reply.usable_bytes) = (0, with.usable_before);
+            (reply.moved_bytes, reply.moved_seconds) = (0, 0);
+            reply.usable_bytes = with.usable_before;
         }
         if call.dry_run {
             return Ok(reply);
@@ -157,6 +160,7 @@ mod tests {
             paths: vec!["/dev/sdh".into(), "/dev/sdi".into()],
             usable_before: 1,
             moved_bytes: 0,
+            moved_seconds: 0,
             usable_bytes: 2,
             hot_spare: false,
             dry_run: false,

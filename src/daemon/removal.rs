@@ -9,6 +9,7 @@ use ashlar_engine::status::DeviceStatus;
 use crate::api::{Remove, RemoveReply, TakenInReply};
 use crate::daemon::host::{Host, Member, failure_of};
 use crate::failure::Failure;
+use crate::units::seconds_to_move;
 
 /// What is said of a device that is taken out for good.
 pub(super) fn leaving(
@@ -24,6 +25,7 @@ pub(super) fn leaving(
         in_use: known.state.is_in_use(),
         path: known.last_path,
         moved_bytes: without.moved_bytes,
+        moved_seconds: seconds_to_move(without.moved_bytes, 1),
         usable_bytes: without.usable_bytes,
         promised_bytes: without.promised_bytes,
         more_losses,
