@@ -10,7 +10,7 @@ use ashlar_device::{Delay, DelayFilter, DeviceRef, FaultFilter, MemDevice};
 use ashlar_engine::{Array, Create, Error, FENCE, Identity, Import, Settings};
 use ashlar_rt::{Buf, Rt, SECOND, Stopped};
 
-use common::{BLOCK, DISK, SIZE, check, devices, fill, geometry, image, refs, run, small, volume};
+use common::{BLOCK, DISK, SIZE, devices, geometry, image, read, refs, run, small, volume, write};
 
 /// Polls after which something that should end counts as endless.
 const ENDLESS: u64 = 3_000_000;
@@ -56,21 +56,6 @@ async fn create(rt: &Rt, disks: Vec<DeviceRef>, layout: &str) -> Array {
     array.volume_create("v", volume(SIZE)).await.unwrap();
     write(&array, 1).await;
     array
-}
-
-async fn write(array: &Array, version: u64) {
-    fill(
-        &array.volume("v").unwrap(),
-        SIZE,
-        16 << 10,
-        version,
-        "written",
-    )
-    .await;
-}
-
-async fn read(array: &Array, version: u64, what: &str) {
-    check(&array.volume("v").unwrap(), SIZE, version, what).await;
 }
 
 fn on<T: 'static>(rt: &Rt, story: impl AsyncFnOnce(Rt) -> T + 'static) -> T {
@@ -395,8 +380,8 @@ fn an_array_without_a_host_is_as_before() {
     on(&rt, async move |rt| {
         let array = common::create(&rt, &disks, "ec2+1").await;
         rt.stand_still(1000 * SECOND);
-        common::write(&array, 2).await;
-        common::read(&array, 2, "late").await;
+        write(&array, 2).await;
+        read(&array, 2, "late").await;
         let at = usize::try_from(geometry(&disks[0]).beat_offset()).unwrap();
         assert!(
             image(&disks[0])[at..at + 4096]

@@ -11,31 +11,14 @@ use ashlar_engine::status::{ArrayState, DeviceState};
 use ashlar_engine::{Array, Error, Import, Work};
 use ashlar_rt::{MICROSECOND, MILLISECOND, Rt, SECOND};
 
-use common::{check, copies, devices, fill, image, refs, small, story, volume, without};
-
-const MIB: u64 = 1 << 20;
-const SIZE: u64 = 2 * MIB;
-const DISK: u64 = 8 * MIB;
+use common::{
+    DISK, SIZE, copies, devices, image, read, refs, small, story, volume, without, write,
+};
 
 async fn create(rt: &Rt, disks: Vec<DeviceRef>, layout: &str) -> Array {
     let array = Array::create(rt, disks, small(layout)).await.unwrap();
     array.volume_create("v", volume(SIZE)).await.unwrap();
     array
-}
-
-async fn write(array: &Array, version: u64) {
-    fill(
-        &array.volume("v").unwrap(),
-        SIZE,
-        16 << 10,
-        version,
-        "written",
-    )
-    .await;
-}
-
-async fn read(array: &Array, version: u64, what: &str) {
-    check(&array.volume("v").unwrap(), SIZE, version, what).await;
 }
 
 async fn import(rt: &Rt, disks: Vec<DeviceRef>) -> Array {
