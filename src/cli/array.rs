@@ -84,7 +84,7 @@ pub(crate) struct ImportArgs {
     /// Write nothing to the devices
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Take the array over from another host that did not export it: that host is off, or cannot reach the devices
+    /// Take the array over from another host that did not export it: that host is switched off
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
     /// A device that has come: its array takes it in, starts with it, or waits for more
