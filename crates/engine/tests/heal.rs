@@ -881,3 +881,43 @@ fn cleaning_without_a_device_reads_each_strip_once() {
     println!("{reads} device reads");
     assert!(reads > 64 && reads <= 64 * 10, "{reads} device reads");
 }
+
+/// Regression: a block that its device could not read was counted as wrong bytes as well (P6).
+#[test]
+fn what_a_device_cannot_read_counts_as_a_failed_read_alone() {
+    let bytes = 16 * MIB;
+    let disks = devices(4, bytes);
+    story(async move |rt| {
+        let filters: Vec<_> = refs(&disks).into_iter().map(FaultFilter::new).collect();
+        let seen = filters.iter().map(|f| f.clone() as DeviceRef).collect();
+        let array = create(&rt, seen, "ec2+2", 200).await;
+        let mut held = vec![0; BLOCK];
+        let mut holds = |disk: &MemDevice| {
+            (0..bytes).step_by(BLOCK).find(|at| {
+                disk.peek(*at, &mut held);
+                held == pattern(7)[..]
+            })
+        };
+        let found = (0..disks.len()).find_map(|d| Some((d, holds(&disks[d])?)));
+        let (device, at) = found.unwrap();
+        let fault = Effect::Fail(Fault::Media);
+        filters[device].add(Rule::within(OpKind::Read, at..at + BLOCK as u64, fault));
+        assert!(read_all(&array, 200).await.is_empty());
+        let status = array.status().await;
+        let told = &status.devices[device].errors;
+        assert!(told.read > 0 && told.digest == 0, "{told:?}");
+        assert!(errors(&status).iter().all(|digest| *digest == 0));
+
+        // Wrong bytes are told as such.
+        filters[device].clear();
+        array.wait_idle(&[]).await;
+        let before = array.status().await.devices[device].errors.clone();
+        assert!((8..60).any(|block| corrupt(&disks[device], bytes, block) > 0));
+        assert!(read_all(&array, 200).await.is_empty());
+        let after = array.status().await.devices[device].errors.clone();
+        assert!(
+            after.digest > 0 && after.read == before.read,
+            "{before:?} {after:?}"
+        );
+    });
+}

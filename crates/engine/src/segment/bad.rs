@@ -31,6 +31,15 @@ pub struct BadBlock {
     pub within: u32,
 }
 
+/// How a bad block was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Its device does not give it: a failed read, which is counted as that.
+    Unreadable,
+    /// Its device gives other bytes.
+    Wrong,
+}
+
 impl std::fmt::Display for BadBlock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "segment {} column {} ", self.segment, self.column)?;

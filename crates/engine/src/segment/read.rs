@@ -16,7 +16,7 @@ use ashlar_format::summary::{self, Row, SummaryId};
 use ashlar_rt::{Buf, Join};
 
 use crate::planted::{self, Bug};
-use crate::segment::bad::{BadBlock, SUMMARY};
+use crate::segment::bad::{BadBlock, Found, SUMMARY};
 use crate::segment::coder::Survivor;
 use crate::segment::plan::{How, Span, Step, Trust, Unit, plan_read};
 use crate::segment::stripe::{device_offset, row_matches};
@@ -39,13 +39,13 @@ pub async fn read_unit(
     let unit = Unit { block, count };
     let mut bytes = Buf::zeroed(count as usize * BLOCK);
     let before = places_of(core, segment, unit);
-    let note = async |at: u32| {
+    let note = async |at: u32, found: Found| {
         let place = before[(at - block) as usize];
         let (stripe, strip, within) = segment.geometry.locate(at);
         let span = Span::block(stripe, usize::from(strip), within);
-        note_bad_strip(core, segment, span, place).await;
+        note_bad_strip(core, segment, span, place, found).await;
     };
-    let mut trust = Trust::Devices;
+    let (mut trust, mut found) = (Trust::Devices, Found::Wrong);
     loop {
         let mut missing = Vec::new();
         for step in plan_read(segment.geometry, unit, &trust) {
@@ -58,7 +58,7 @@ pub async fn read_unit(
                 None => missing.extend(step.block..step.block + step.span.count),
             }
             if trust == Trust::OtherRows && check(&bytes) {
-                note(step.block).await;
+                note(step.block, Found::Wrong).await;
                 return Ok(bytes);
             }
         }
@@ -70,10 +70,13 @@ pub async fn read_unit(
         if missing.is_empty() && (unchecked || check(&bytes)) {
             if let Trust::But(suspects) = trust {
                 for at in suspects {
-                    note(at).await;
+                    note(at, found).await;
                 }
             }
             return Ok(bytes);
+        }
+        if !missing.is_empty() {
+            found = Found::Unreadable;
         }
         trust = trust.less(unit, missing).ok_or(Lost)?;
     }
@@ -82,13 +85,15 @@ pub async fn read_unit(
 /// The blocks of a step, had as it says; one that does not match its row is counted.
 async fn take_step(core: &Rc<Core>, segment: &Pinned, step: &Step) -> Option<Buf> {
     let now = usable_place(core, segment, step.span.column);
-    let read = fetch(core, segment, step.span, step.how).await;
-    match step.otherwise {
-        Some(otherwise) if read.is_none() => {
-            note_bad_strip(core, segment, step.span, now).await;
-            fetch(core, segment, step.span, otherwise).await
-        }
-        _ => read,
+    match (step.otherwise, step.how) {
+        (Some(otherwise), How::Verified) => match read_matching(core, segment, step.span).await {
+            Ok(read) => Some(read),
+            Err(found) => {
+                note_bad_strip(core, segment, step.span, now, found).await;
+                fetch(core, segment, step.span, otherwise).await
+            }
+        },
+        (_, how) => fetch(core, segment, step.span, how).await,
     }
 }
 
@@ -96,7 +101,7 @@ async fn take_step(core: &Rc<Core>, segment: &Pinned, step: &Step) -> Option<Buf
 pub async fn fetch(core: &Rc<Core>, segment: &Pinned, span: Span, how: How) -> Option<Buf> {
     match how {
         How::Read => read_as_is(core, segment, span).await,
-        How::Verified => read_matching(core, segment, span).await,
+        How::Verified => read_matching(core, segment, span).await.ok(),
         How::Decoded => decode(core, segment, span, How::Read).await,
         How::DecodedVerified => decode(core, segment, span, How::Verified).await,
     }
@@ -119,9 +124,16 @@ fn places_of(core: &Core, segment: &Segment, unit: Unit) -> Vec<Option<Column>> 
 /// Counts a bad block of a strip against its device and has it repaired. Not in a stripe without rows: it was written,
 /// and what was known of it went with lost records of the journal. What it is taken for is no device's fault, and
 /// nothing says what it should be (#147).
-async fn note_bad_strip(core: &Rc<Core>, segment: &Pinned, span: Span, before: Option<Column>) {
+async fn note_bad_strip(
+    core: &Rc<Core>,
+    segment: &Pinned,
+    span: Span,
+    before: Option<Column>,
+    found: Found,
+) {
     if !is_rowless(core, segment, span).await {
-        note_bad_block(core, segment, span.stripe, span.column, span.within, before);
+        let place = (span.stripe, span.column, span.within);
+        note_bad_block(core, segment, place, before, found);
     }
 }
 
@@ -145,10 +157,9 @@ async fn is_rowless(core: &Rc<Core>, segment: &Pinned, span: Span) -> bool {
 fn note_bad_block(
     core: &Rc<Core>,
     segment: &Segment,
-    stripe: u32,
-    column: usize,
-    within: u32,
+    (stripe, column, within): (u32, usize, u32),
     before: Option<Column>,
+    found: Found,
 ) {
     let Some(place) = before.filter(|b| usable_place(core, segment, column) == Some(*b)) else {
         return;
@@ -159,7 +170,7 @@ fn note_bad_block(
         stripe,
         within,
     };
-    core.report_bad(place.device, block);
+    core.report_bad(place.device, block, found);
 }
 
 /// Counts blocks of a column of a course that turned out bad after it was read. Those of stripes that no record names
@@ -175,8 +186,8 @@ pub fn note_bad_blocks(
         let at = u32::try_from(*at).expect("a course is small");
         let (stripe, within) = segment.geometry.in_course(course, at);
         if stripe < segment.recorded.get() {
-            let place = Some(survivor.place);
-            note_bad_block(core, segment, stripe, survivor.column, within, place);
+            let (block, place) = ((stripe, survivor.column, within), Some(survivor.place));
+            note_bad_block(core, segment, block, place, Found::Wrong);
         }
     }
 }
@@ -263,27 +274,37 @@ async fn read_input(core: &Rc<Core>, segment: &Pinned, span: Span, how: How) -> 
         return read_as_is(core, segment, span).await;
     }
     let before = usable_place(core, segment, span.column);
-    let read = read_matching(core, segment, span).await;
-    if read.is_none() && span.count == 1 {
-        note_bad_strip(core, segment, span, before).await;
+    match read_matching(core, segment, span).await {
+        Ok(read) => Some(read),
+        Err(found) => {
+            if span.count == 1 {
+                note_bad_strip(core, segment, span, before, found).await;
+            }
+            None
+        }
     }
-    read
 }
 
 /// Reads blocks of one strip with their rows; the blocks if all match. A strip that was never written gives zeros.
-async fn read_matching(core: &Rc<Core>, segment: &Pinned, span: Span) -> Option<Buf> {
-    let rows = read_rows(core, segment, span).await?;
+async fn read_matching(core: &Rc<Core>, segment: &Pinned, span: Span) -> Result<Buf, Found> {
+    let rows = read_rows(core, segment, span).await;
+    let rows = rows.ok_or(Found::Unreadable)?; // the summary is at fault, and counted as it is
     if rows.iter().all(|row| row.digest == [0; 16]) {
         let absent = span.column < usize::from(segment.geometry.k);
-        return absent.then(|| Buf::zeroed(rows.len() * BLOCK));
+        let zeros = absent.then(|| Buf::zeroed(rows.len() * BLOCK));
+        return zeros.ok_or(Found::Wrong);
     }
-    let bytes = read_placed(core, segment, span).await?;
+    let bytes = read_placed(core, segment, span).await;
+    let bytes = bytes.ok_or(Found::Unreadable)?;
     let column = u16::try_from(span.column).expect("at most 256 columns");
     let mut blocks = (span.within..).zip(rows.iter().zip(bytes.chunks(BLOCK)));
     let matches = |(within, (row, block))| {
         row_matches(core, segment, span.stripe, column, within, row, block)
     };
-    blocks.all(matches).then_some(bytes)
+    match blocks.all(matches) {
+        true => Ok(bytes),
+        false => Err(Found::Wrong),
+    }
 }
 
 /// The rows of blocks of one strip, from memory while their course is open, else from the column's summary: each block
@@ -322,7 +343,8 @@ pub(super) async fn read_summary_part(
     let rows = summary_part(core, segment, place, course, column, part).await?;
     if rows.is_none() {
         let stripe = course * segment.geometry.course_strips();
-        note_bad_block(core, segment, stripe, column, SUMMARY, Some(place));
+        let summary = (stripe, column, SUMMARY);
+        note_bad_block(core, segment, summary, Some(place), Found::Wrong);
     }
     rows
 }

@@ -20,7 +20,7 @@ use crate::members::events::Events;
 use crate::members::failing::Failing;
 use crate::members::{Member, Members};
 use crate::phases::Meters;
-use crate::segment::bad::{Bad, BadBlock};
+use crate::segment::bad::{Bad, BadBlock, Found};
 use crate::segment::coder::{Accelerators, Coder};
 use crate::segment::identity::Identity;
 use crate::segment::{Pinned, Segment};
@@ -248,16 +248,22 @@ impl Core {
         flushed
     }
 
-    /// Notes a bad block of a column that is otherwise in use: counted against the device the first time,
-    /// and repaired in the background.
-    pub fn report_bad(self: &Rc<Self>, device: u16, block: BadBlock) {
+    /// Notes a bad block of a column that is otherwise in use: counted against the device the first time, wrong bytes as
+    /// such, and repaired in the background.
+    pub fn report_bad(self: &Rc<Self>, device: u16, block: BadBlock, found: Found) {
         if self.bad.repairs.borrow().knows(&block) {
             return;
         }
         if self.bad.repairs.borrow_mut().add(block) {
-            add(&self.member(device).counters.digest_errors, 1);
+            let what = match found {
+                Found::Unreadable => "it cannot be read",
+                Found::Wrong => {
+                    add(&self.member(device).counters.digest_errors, 1);
+                    "its bytes are wrong"
+                }
+            };
             let text = format!(
-                "device {device}: {block} is bad; reads use the other devices, and it will be repaired"
+                "device {device}: {block} is bad: {what}; reads use the other devices, and it will be repaired"
             );
             self.events.repeat("bad-block", device, text);
         }
