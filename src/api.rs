@@ -19,11 +19,14 @@ mod drive;
 mod reply;
 #[path = "api/task.rs"]
 mod task;
+#[path = "api/trim.rs"]
+mod trim;
 
 pub(crate) use device::*;
 pub(crate) use drive::*;
 pub(crate) use reply::*;
 pub(crate) use task::*;
+pub(crate) use trim::*;
 
 /// The version of every JSON document the program prints or sends.
 pub(crate) const VERSION: u32 = 1;
@@ -195,6 +198,11 @@ pub(crate) enum Call {
     Remove(Remove),
     /// Pause, resume or cancel background work.
     Task(Task),
+    /// Tell devices which space is free.
+    Trim {
+        /// Their array.
+        array: String,
+    },
     /// What the devices of this machine hold, and which are free.
     DeviceScan {
         /// Directories to look into, besides the block devices.
@@ -445,6 +453,7 @@ impl Call {
             Call::Add(_) => "add",
             Call::Remove(_) => "remove",
             Call::Task(_) => "task",
+            Call::Trim { .. } => "trim",
             Call::Wait { .. } => "wait",
             Call::Get { .. } => "get",
             Call::Set { .. } => "set",
@@ -494,6 +503,7 @@ impl Call {
             | Call::Add(Add { array, .. })
             | Call::Remove(Remove { array, .. })
             | Call::Task(Task { array, .. })
+            | Call::Trim { array }
             | Call::Wait { array, .. }
             | Call::Get { array, .. }
             | Call::Set { array, .. } => Some(array),

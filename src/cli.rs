@@ -141,6 +141,11 @@ pub(crate) enum Verb {
         after_help = "Examples:\n  ashlar task tank\n  ashlar task tank 1 pause\n  ashlar task tank rebuild resume\n"
     )]
     Task(TaskArgs),
+    /// Tell an array's devices which space is free, so that they can erase it ahead
+    #[command(
+        after_help = "It does not free space of volumes: 'fstrim MOUNTPOINT' does.\n\nExample:\n  ashlar trim tank\n"
+    )]
+    Trim(ArrayArgs),
     /// Show an array's properties
     #[command(after_help = "Examples:\n  ashlar get tank\n  ashlar get tank clean.reserve\n")]
     Get(GetArgs),

@@ -106,6 +106,8 @@ impl Client {
                 wait_seconds: s, ..
             }
             | Call::Wait { seconds: s, .. } => Duration::from_secs(60 + s),
+            // As long as the devices take; it ends by itself.
+            Call::Trim { .. } => Duration::from_secs(7 * 24 * 3_600),
             _ => Duration::from_secs(3_600),
         };
         let limit = limit.unwrap_or(usual);

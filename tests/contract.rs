@@ -27,7 +27,6 @@ fn verbs_to_come_say_so_in_one_line_and_suggest_no_other() {
     for line in [
         "scrub tank -w",
         "snapshot tank/v@monday",
-        "trim tank",
         "upgrade tank -n",
         "create t --layout ec2+1 --journal j a b c",
         "volume attach t/v --ublk",

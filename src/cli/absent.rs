@@ -28,10 +28,6 @@ const VERBS: &[(&str, &str)] = &[
     ),
     ("snapshot", SNAPSHOTS),
     (
-        "trim",
-        "'fstrim MOUNTPOINT' gives back the space that a file system does not use",
-    ),
-    (
         "upgrade",
         "the format has one version so far, so there is nothing to upgrade",
     ),
@@ -54,7 +50,6 @@ const FLAGS: &[(&str, &[&str])] = &[
 
 /// Settings of an array; what begins with `rebuild.` is also called `reconstruct.`.
 const SETTINGS: &[&str] = &[
-    "discard",
     "rebalance.max",
     "rebalance.min",
     "rebuild.max",

@@ -47,6 +47,8 @@ Settings:
                       auto, cpu or cuda:N [default: auto]
   clean.reserve       space withheld from volumes, so that cleaning stays fast
                       2% to 50% [default: 10%]
+  discard             whether devices are told at once which space is free; with off 'ashlar trim' tells them
+                      on or off [default: on]
   notify.exec         a program to run for each event of severity warning or worse, and when the array
                       is optimal again; it gets the event in ASHLAR_TEXT and so on, and on standard input
                       a path, or nothing [default: nothing]

@@ -27,6 +27,7 @@ mod returning;
 pub(crate) mod status;
 pub(crate) mod support;
 mod task;
+mod trim;
 pub(crate) mod verify;
 pub(crate) mod volume;
 pub(crate) mod wait;
@@ -87,6 +88,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
             )?;
         }
         Verb::Task(args) => task::task(&context, &args)?,
+        Verb::Trim(args) => trim::trim(&context, args.array)?,
         Verb::Inspect(args) => inspect::inspect(&args, json)?,
         Verb::Verify(args) => return verify::verify(&args, json),
         Verb::Demo(args) => crate::demo::run(&args, json)?,

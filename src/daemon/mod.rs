@@ -45,6 +45,7 @@ mod smartctl;
 pub(crate) mod state;
 mod storage;
 mod task;
+mod trim;
 pub(crate) mod unread;
 mod users;
 pub(crate) mod volumes;

@@ -413,6 +413,9 @@ pub enum Error {
         "repair of single blocks cannot be paused: what is known to be bad would stay so; it ends by itself"
     )]
     RepairNotPaused,
+    /// A trim of the array is under way.
+    #[error("a trim of this array is under way; try again when it has ended")]
+    Trimming,
     /// The other devices do not hold what volumes were promised.
     #[error(
         "without device {index} volumes may be promised {usable} bytes, and have been promised {promised}; make a \

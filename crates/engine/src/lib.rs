@@ -53,6 +53,7 @@ pub use home::addition::With;
 pub use home::growth::Grown;
 pub use home::hot_spare::Due;
 pub use home::removal::Without;
+pub use home::trim::{Left, Trimmed};
 pub use import::assemble::probe;
 pub use import::decide::{Decision, Holder, decide};
 pub use import::watch;

@@ -166,6 +166,12 @@ pub(crate) const ACCELERATOR: Setting = Setting {
     takes: "auto, cpu or cuda:N",
 };
 
+pub(crate) const DISCARD: Setting = Setting {
+    key: "discard",
+    default: "on",
+    takes: "on or off",
+};
+
 pub(crate) const RESERVE: Setting = Setting {
     key: "clean.reserve",
     default: "10%",
@@ -203,7 +209,15 @@ const LONGEST_START_WAIT: u64 = 3600;
 const LONGEST_DELAY: u64 = 24 * 3600;
 
 /// All settings of an array.
-pub const SETTINGS: &[Setting] = &[ACCELERATOR, RESERVE, DELAY, NARROW, SPARE, START_WAIT];
+pub const SETTINGS: &[Setting] = &[
+    ACCELERATOR,
+    RESERVE,
+    DISCARD,
+    DELAY,
+    NARROW,
+    SPARE,
+    START_WAIT,
+];
 
 impl Setting {
     pub(crate) fn find(key: &str) -> Result<&'static Setting, Error> {
@@ -224,6 +238,7 @@ impl Setting {
             key if key == DELAY.key => delay(value).map(|_| value.to_string()),
             key if key == START_WAIT.key => start_wait(value).map(|_| value.to_string()),
             key if key == SPARE.key => spare(value).map(|spare| spare.to_string()),
+            key if key == DISCARD.key => ["on", "off"].contains(&value).then(|| value.to_string()),
             key if key == ACCELERATOR.key => value.parse().ok().map(|c: Choice| c.to_string()),
             _ => {
                 let policies = ["critical", "always", "never"];

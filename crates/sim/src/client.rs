@@ -52,6 +52,7 @@ enum Op {
     Create,
     Destroy,
     Status,
+    Discard,
     Fail(bool),
     Set,
     Wait,
@@ -150,6 +151,7 @@ impl Session {
             (w.create, Op::Create),
             (w.destroy, Op::Destroy),
             (w.status, Op::Status),
+            (w.discard, Op::Discard),
             (w.fail, Op::Fail(false)),
             (w.forced_fail, Op::Fail(true)),
             (w.set, Op::Set),
@@ -217,6 +219,7 @@ impl Session {
             Op::Create => self.create_volume(client, rng).await,
             Op::Pile => self.pile(client, rng).await,
             Op::Status => self.status(client).await,
+            Op::Discard => self.discard(client, rng).await,
             Op::Fail(force) => self.fail_device(client, force).await,
             Op::Set => self.set(client, rng).await,
             Op::Wait => {

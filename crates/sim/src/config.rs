@@ -78,11 +78,12 @@ pub enum Part {
     FormerLife,
     Returns,
     Beats,
+    Discards,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 37] = [
+    pub const ALL: [Part; 38] = [
         Part::Read,
         Part::Extents,
         Part::Flush,
@@ -120,6 +121,7 @@ impl Part {
         Part::FormerLife,
         Part::Returns,
         Part::Beats,
+        Part::Discards,
     ];
 
     /// Its bit in [`Options::without`].
@@ -220,6 +222,8 @@ pub struct Weights {
     pub destroy: u64,
     /// Ask for the status.
     pub status: u64,
+    /// Have the devices discard all free slots, or set whether they discard freed ones.
+    pub discard: u64,
     /// Fail a device.
     pub fail: u64,
     /// Fail a device whatever it costs.

@@ -366,6 +366,14 @@ impl Store for EngineStore {
         Box::pin(async move { array.set_memory(bytes).await })
     }
 
+    fn trim_all(&self) -> StoreFuture<Result<bool, StoreError>> {
+        let array = self.0.clone();
+        Box::pin(async move {
+            let trimmed = array.trim().await?;
+            Ok(trimmed.iter().all(|t| t.left.is_none()))
+        })
+    }
+
     fn status(&self) -> StoreFuture<StoreStatus> {
         let array = self.0.clone();
         Box::pin(async move {

@@ -14,6 +14,8 @@ const ARRAY: [(&str, &[&str]); 2] = [
     ("clean.reserve", &["10%", "2%", "5%", "25%", "50%"]),
     ("reconstruct.narrow", &["critical", "always", "never"]),
 ];
+/// The same of one that clients change beside trims.
+pub const DISCARD: (&str, &[&str]) = ("discard", &["on", "off"]);
 /// The same of a volume as the simulator makes it.
 const VOLUME: [(&str, &[&str]); 1] = [("write-cache", &["on", "off", "auto"])];
 
@@ -48,7 +50,7 @@ pub fn draw(volume: Option<String>, rng: &mut Rng) -> (Key, &'static str) {
 
 /// The values of a setting, the one that it begins with first.
 fn values(key: &Key) -> &'static [&'static str] {
-    let mut table = table(key.0.is_some()).iter();
+    let mut table = table(key.0.is_some()).iter().chain([&DISCARD]);
     let found = table.find(|(name, _)| *name == key.1);
     found.map_or(&[], |(_, values)| values)
 }

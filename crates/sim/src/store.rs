@@ -218,6 +218,10 @@ pub trait Store {
     fn set_memory(&self, _bytes: u64) -> StoreFuture<()> {
         Box::pin(async {})
     }
+    /// Has the devices discard all free slots; whether all of them were.
+    fn trim_all(&self) -> StoreFuture<Result<bool, StoreError>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
     /// How it is.
     fn status(&self) -> StoreFuture<StoreStatus>;
     /// Whether what it keeps contradicts itself: it has noticed that, or a device is two of the array.

@@ -84,6 +84,7 @@ fn kind_of(error: &ashlar_engine::Error) -> Kind {
         | Error::WouldLose(_)
         | Error::CleaningNotPaused
         | Error::RepairNotPaused
+        | Error::Trimming
         | Error::UsedBy(_)
         | Error::UsedMeanwhile
         | Error::LastUsedBy(_)

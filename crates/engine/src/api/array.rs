@@ -184,8 +184,12 @@ impl Array {
     /// Makes the last root, which says that the array is clean.
     async fn finish(&self) -> Result<(), Error> {
         self.check_open()?;
-        self.0.exporting.set(true);
-        self.keep(async |home| home.last_checkpoint().await).await
+        self.0.exporting.set(true); // a trim ends now
+        self.keep(async |home| {
+            home.trim_has_ended().await;
+            home.last_checkpoint().await;
+        })
+        .await
     }
 
     /// Does `work` in a task of its own, which goes on where the caller gives up waiting.

@@ -7,5 +7,6 @@ pub mod members;
 pub mod report;
 mod resize;
 pub mod settings;
+mod trim;
 pub mod volume;
 pub mod volumes;

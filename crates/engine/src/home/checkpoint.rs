@@ -31,6 +31,7 @@ use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
 use crate::locks;
 use crate::map::NodeWrite;
 use crate::map::system::NodeId;
+use crate::members::{Discard, LateDiscard};
 use crate::phases::{Laps, Phase};
 use crate::planted::{self, Bug};
 use crate::protocol::{Prepared, Reach, ShardMessage, ask};
@@ -345,38 +346,53 @@ impl Home {
 
     /// After the root: these slots may be written again.
     async fn release_columns(self: &Rc<Self>, columns: Vec<Column>) {
-        let mut discards = Vec::new();
-        for column in columns.into_iter().filter(|c| c.is_placed()) {
-            let core = self.core.clone();
-            let discard = async move { core.member(column.device).discard_slot(column.slot).await };
-            discards.push((column, self.core.rt.spawn(discard)));
+        let placed = columns.into_iter().filter(|c| c.is_placed());
+        let places = placed.map(|c| (c.device, c.slot));
+        if !self.discards() {
+            places.for_each(|place| self.came_back(place));
+            return;
         }
-        for (column, discard) in discards {
-            let member = self.core.member(column.device);
+        let mut discards = Vec::new();
+        for (device, slot) in places {
+            let core = self.core.clone();
+            let discard = async move { core.member(device).discard_slot(slot).await };
+            discards.push(((device, slot), self.core.rt.spawn(discard)));
+        }
+        for (place, discard) in discards {
             match discard.await {
-                Ok(()) => self.came_back(column),
-                Err(late) => {
-                    member.slots.discard_is_late();
-                    let home = self.clone();
-                    self.core.rt.spawn(async move {
-                        // Discarding is advice. One that has not begun when the array stops never does.
-                        let ended = async {
-                            let _ = late.await;
-                        };
-                        home.unless_closed(ended).await;
-                        home.core.member(column.device).slots.discard_has_ended();
-                        home.came_back(column);
-                        home.core.progress.open();
-                    });
+                Discard::Ended(_) => self.came_back(place),
+                Discard::Late(late) => {
+                    self.core.member(place.0).slots.discard_goes_on();
+                    self.comes_back_after(place, late);
                 }
             }
         }
     }
 
+    /// A slot is free once its discard has ended, which is under way and counted.
+    pub(super) fn comes_back_after(self: &Rc<Self>, place: (u16, u32), late: LateDiscard) {
+        let home = self.clone();
+        self.core.rt.spawn(async move {
+            // Discarding is advice. One that has not begun when the array stops never does.
+            let ended = async {
+                let _ = late.await;
+            };
+            home.unless_closed(ended).await;
+            home.discard_has_ended(place);
+        });
+    }
+
+    /// A discard that no checkpoint waits for has ended: its slot is free.
+    pub(super) fn discard_has_ended(&self, place: (u16, u32)) {
+        self.core.member(place.0).slots.discard_has_ended();
+        self.came_back(place);
+        self.core.progress.open();
+    }
+
     /// A slot is free.
-    fn came_back(&self, column: Column) {
-        self.core.member(column.device).slots.release(column.slot);
-        self.space.ledger().release(&[column.device]);
+    fn came_back(&self, (device, slot): (u16, u32)) {
+        self.core.member(device).slots.release(slot);
+        self.space.ledger().release(&[device]);
     }
 
     /// Places catalog and liveness nodes until nothing new is to be placed, then makes their bytes. Gives the

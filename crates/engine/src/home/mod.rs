@@ -35,6 +35,7 @@ mod scale_tests;
 mod settings;
 pub mod space;
 mod step;
+pub mod trim;
 pub mod work;
 
 use std::cell::{Cell, RefCell};

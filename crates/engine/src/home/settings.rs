@@ -21,7 +21,9 @@ use crate::error::Error;
 use crate::home::Home;
 use crate::home::jobs::narrow_named;
 use crate::home::space::topology_of;
-use crate::options::{ACCELERATOR, DELAY, NARROW, RESERVE, SPARE, Setting, delay, percent};
+use crate::options::{
+    ACCELERATOR, DELAY, DISCARD, NARROW, RESERVE, SPARE, Setting, delay, percent,
+};
 use crate::space::geometry::DEFAULT_CLEAN_RESERVE;
 
 /// Whether an array of this layout, with groups of which the smallest has so many devices, may keep so much spare space.
@@ -68,6 +70,11 @@ impl Home {
     /// What `clean.reserve` says.
     pub(crate) fn clean_reserve_percent(&self) -> u8 {
         percent(&self.setting(&RESERVE)).unwrap_or(DEFAULT_CLEAN_RESERVE)
+    }
+
+    /// Whether devices are told to discard slots as they are freed.
+    pub(crate) fn discards(&self) -> bool {
+        self.setting(&DISCARD) != "off"
     }
 
     /// What `reconstruct.delay` says.

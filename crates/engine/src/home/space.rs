@@ -34,6 +34,7 @@ use crate::home::Home;
 use crate::home::allocate::Placing;
 use crate::home::jobs::Jobs;
 use crate::home::step::Steps;
+use crate::home::trim::Trims;
 use crate::members::{Member, Members};
 use crate::planted::{self, Bug};
 use crate::segment::table::Core;
@@ -56,6 +57,8 @@ pub struct Space {
     pub(super) awaited: RefCell<Vec<u16>>,
     /// The share of usable space, in percent, that was last warned of; 0: none.
     pub(super) warned: Cell<u64>,
+    /// The trim under way.
+    pub(super) trims: Trims,
 }
 
 /// Usable space in blocks, as long as sizes and members are the same.
@@ -168,6 +171,7 @@ impl Space {
             jobs: Jobs::default(),
             awaited: RefCell::default(),
             warned: Cell::default(),
+            trims: Trims::default(),
         }
     }
 

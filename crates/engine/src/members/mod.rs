@@ -59,6 +59,14 @@ pub struct Counters {
 /// A discard that is still under way.
 pub type LateDiscard = IoFuture<Result<(), Fault>>;
 
+/// What came of a discard.
+pub enum Discard {
+    /// It has ended.
+    Ended(Result<(), Fault>),
+    /// The device is still at it, and until it has ended the slot must not be written again.
+    Late(LateDiscard),
+}
+
 /// A write that the device has, and that it is under way.
 type Writing<'a> = (IoFuture<Result<(), Fault>>, Change<'a>);
 
@@ -482,28 +490,34 @@ impl Member {
         }
     }
 
-    /// Tells the device that a slot's content is no longer needed. Failing to is no fault. `Err`: it is still
-    /// at it, and until it has ended the slot must not be written again.
-    pub async fn discard_slot(&self, slot: u32) -> Result<(), LateDiscard> {
-        if let Ok(device) = self.device(self.is_written())
-            && !self.keeps_writes()
-            && device.info().discard_bytes > 0
-            && self
-                .geometry()
-                .slot_bytes
-                .is_multiple_of(device.info().discard_bytes)
-        {
-            let offset = self.geometry().slot_offset(slot);
-            if Member::reaches(&device, offset + self.geometry().slot_bytes).is_err() {
-                return Ok(());
-            }
-            let _under_way = self.change();
-            let mut discard = device.discard(offset, self.geometry().slot_bytes);
-            if self.rt.timeout(DEADLINE, &mut discard).await.is_none() {
-                return Err(discard);
-            }
+    /// Whether its device discards slots.
+    pub fn discards(&self) -> bool {
+        let unit = self.held().map_or(0, |device| device.info().discard_bytes);
+        unit > 0 && self.geometry().slot_bytes.is_multiple_of(unit)
+    }
+
+    /// Tells the device that a slot's content is no longer needed. Failing to is no fault of the device, and where it
+    /// does not discard there is nothing to do.
+    pub async fn discard_slot(&self, slot: u32) -> Discard {
+        if self.keeps_writes() || !self.discards() {
+            return Discard::Ended(Ok(()));
         }
-        Ok(())
+        let (offset, length) = (
+            self.geometry().slot_offset(slot),
+            self.geometry().slot_bytes,
+        );
+        let device = self.device(self.is_written());
+        let device = device.and_then(|d| Member::reaches(&d, offset + length).map(|()| d));
+        let device = match device {
+            Ok(device) => device,
+            Err(fault) => return Discard::Ended(Err(fault)),
+        };
+        let _under_way = self.change();
+        let mut discard = device.discard(offset, length);
+        match self.rt.timeout(DEADLINE, &mut discard).await {
+            Some(ended) => Discard::Ended(ended),
+            None => Discard::Late(discard),
+        }
     }
 
     /// A page of its slot table under a root, with the entries that count.

@@ -2,6 +2,7 @@
 //!
 //! Invariants:
 //! - A slot that was freed is free again only after the root that freed it is durable (R3).
+//! - A slot that is being discarded is not free.
 //! - A slot that did not keep what was written is tried once more, and then not again until the next import.
 
 use std::cell::{Cell, RefCell};
@@ -117,6 +118,17 @@ impl Slots {
         self.free.borrow_mut().pop_first()
     }
 
+    /// The lowest free slot from this one on.
+    pub fn free_from(&self, slot: u32) -> Option<u32> {
+        self.free.borrow().range(slot..).next().copied()
+    }
+
+    /// Takes a free slot that is to be discarded: nobody is given it until its discard has ended.
+    pub fn take_for_discard(&self, slot: u32) {
+        assert!(self.free.borrow_mut().remove(&slot), "it is free");
+        self.discard_goes_on();
+    }
+
     /// Notes what a slot holds, without touching the free list.
     pub fn set(&self, slot: u32, entry: Option<SlotEntry>) {
         self.entries.borrow_mut()[slot as usize] = entry;
@@ -138,17 +150,17 @@ impl Slots {
         self.free.borrow_mut().insert(slot);
     }
 
-    /// The device is still discarding a slot that was freed, and has been for long.
-    pub fn discard_is_late(&self) {
+    /// The device is discarding a slot, and no checkpoint waits for it.
+    pub fn discard_goes_on(&self) {
         self.coming_back.set(self.coming_back.get() + 1);
     }
 
-    /// A late discard has ended.
+    /// Such a discard has ended.
     pub fn discard_has_ended(&self) {
         self.coming_back.set(self.coming_back.get() - 1);
     }
 
-    /// Whether slots that were freed are free once late discards have ended.
+    /// Whether slots are free once their discards have ended, which no checkpoint waits for.
     pub fn are_coming_back(&self) -> bool {
         self.coming_back.get() > 0
     }
@@ -285,11 +297,24 @@ mod tests {
         let slots = Slots::new(4, 1);
         slots.take(entry(1));
         slots.set(0, None);
-        slots.discard_is_late();
+        slots.discard_goes_on();
         assert!(slots.are_coming_back() && slots.free() == 3);
         slots.discard_has_ended();
         slots.release(0);
         assert!(!slots.are_coming_back() && slots.free() == 4);
+    }
+
+    #[test]
+    fn a_slot_that_is_being_discarded_is_nobodys() {
+        let slots = Slots::new(4, 1);
+        slots.take(entry(1));
+        assert_eq!((slots.free_from(0), slots.free_from(2)), (Some(1), Some(2)));
+        slots.take_for_discard(1);
+        assert_eq!((slots.free_from(0), slots.reserve()), (Some(2), Some(2)));
+        assert!(slots.are_coming_back() && slots.used() == 1);
+        slots.discard_has_ended();
+        slots.release(1);
+        assert_eq!((slots.reserve(), slots.free_from(4)), (Some(1), None));
     }
 
     /// A slot that did not keep what was written is tried once more, and then no longer.

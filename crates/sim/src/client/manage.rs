@@ -139,6 +139,31 @@ impl Session {
         }
     }
 
+    /// Has the devices discard all that is free while clients go on, or sets whether they discard what is freed.
+    pub(super) async fn discard(&self, client: u64, rng: &mut Rng) {
+        if rng.chance(30) {
+            let value = if rng.chance(50) { "off" } else { "on" };
+            if self
+                .set_to(client, &(None, settings::DISCARD.0), value)
+                .await
+            {
+                self.answered();
+            }
+            return;
+        }
+        let session = self.clone();
+        self.rt.spawn(async move {
+            session.log(client, || "trim all ...".to_string());
+            let done = session.store.trim_all().await;
+            session.log(client, || format!("trim all: {done:?}"));
+            session.world.trace.mark(match done {
+                Ok(true) => "free slots trimmed",
+                Ok(false) => "free slots trimmed in part",
+                Err(_) => "a trim of free slots ends early",
+            });
+        });
+    }
+
     /// Fails a device that may still be damaged, if there is one.
     pub(super) async fn fail_device(&self, client: u64, force: bool) {
         let Some(device) = self.world.victim() else {

@@ -21,6 +21,7 @@
 //! | purpose 13 | batches that are journalled in parts | [`Part::Piles`] |
 //! | purpose 14 | whether devices come back while the array runs | [`Part::Returns`] |
 //! | purpose 15 | whether hosts renew a beat | [`Part::Beats`] |
+//! | purpose 16 | the weight of trims of all free slots | [`Part::Discards`] |
 //!
 //! Invariants: draws of one generator have a fixed order; each purpose has a generator of its own, so that a seed that
 //! one of them leaves alone keeps its history; what is too large for a full array is not drawn for one.
@@ -226,6 +227,7 @@ fn weights(rng: &mut Rng, mode: Mode) -> Weights {
         create: on(12, 1),
         destroy: on(10, 1),
         status: on(20, 2),
+        discard: 0,
         fail: if faulty { on(15, 1) } else { 0 },
         forced_fail: 0,
         set: 0,
@@ -351,6 +353,7 @@ impl Config {
         self.verbs(&mut purpose(3));
         self.beats = self.may(Part::Beats) && self.mode != Mode::Calm && purpose(15).chance(40);
         self.returns = self.may(Part::Returns) && purpose(14).chance(50);
+        self.weights.discard = u64::from(self.may(Part::Discards) && purpose(16).chance(30));
         if self.may(Part::MoreShards) && purpose(4).chance(25) {
             self.most_shards = Some(4);
         }

@@ -49,7 +49,8 @@ pub struct Book {
     pub used: u32,
     /// Of those, the slots of segments that are being emptied.
     pub due: u32,
-    /// Those that segments had, until the root that frees them is durable and their discards have ended.
+    /// Those that segments had, until the root that frees them is durable and their discards have ended; and free ones
+    /// that are being discarded.
     pub freed: u32,
     /// Those that did not keep what was written.
     pub quarantined: u32,

@@ -53,6 +53,23 @@ impl Ledger {
         }
     }
 
+    /// Takes a free slot of a device for a discard alone, which can wait: only where clients could still be given a
+    /// segment in each group, so that nobody waits for it. It is free again with [`Ledger::release`].
+    pub fn lend(&mut self, device: u16) -> bool {
+        if !self.leaves(Class::Client, &[device], None) {
+            return false;
+        }
+        let mut free = self.free(Class::Client, None);
+        free[usize::from(device)] -= 1;
+        let kept = self.kept(Class::Client, None);
+        let adds = |g| self.sites.adds(&free, &self.plan, &kept, Area::Group(g), 1);
+        let lent = (0..self.topology.groups()).all(adds);
+        if lent {
+            self.books[usize::from(device)].freed += 1;
+        }
+        lent
+    }
+
     /// The root that frees them is durable, their discards have ended: slots of these devices are free.
     pub fn release(&mut self, devices: &[u16]) {
         for device in devices {

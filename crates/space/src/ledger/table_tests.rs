@@ -89,6 +89,28 @@ fn a_claim_binds_no_class_below() {
     }
 }
 
+/// A slot is lent for a discard only where a client could still be given a segment beside it, and whoever was to find
+/// it free later still does.
+#[test]
+fn a_slot_that_clients_may_need_is_not_lent() {
+    for (slots, lent) in [
+        ([7, 7, 7, 7], [true; 4]),
+        ([6, 6, 6, 6], [true, true, true, false]),
+        ([5, 5, 5, 5], [false; 4]),
+        ([8, 8, 8, 0], [true, true, true, false]),
+    ] {
+        let mut ledger = reckoned(slots);
+        let (free, projected) = (slots.iter().sum::<u32>(), ledger.projection(DATA));
+        assert_eq!([0, 1, 2, 3].map(|d| ledger.lend(d)), lent, "{slots:?}");
+        ledger.audit().unwrap();
+        assert_eq!(ledger.projection(DATA), projected, "{slots:?}");
+        assert!(ledger.grant(Class::Client, DATA) > 0 || lent == [false; 4]);
+        let taken: Vec<u16> = (0..4).filter(|d| lent[usize::from(*d)]).collect();
+        ledger.release(&taken);
+        assert_eq!((0..4).map(|d| ledger.book(d).free()).sum::<u32>(), free);
+    }
+}
+
 /// Acquiring fails once one below has taken what was claimed, and works again when that is back.
 #[test]
 fn acquiring_waits_for_those_below() {
