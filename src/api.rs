@@ -17,16 +17,22 @@ mod device;
 mod drive;
 #[path = "api/reply.rs"]
 mod reply;
+#[path = "api/scrub.rs"]
+mod scrub;
 #[path = "api/task.rs"]
 mod task;
 #[path = "api/trim.rs"]
 mod trim;
+#[path = "api/volume.rs"]
+mod volume;
 
 pub(crate) use device::*;
 pub(crate) use drive::*;
 pub(crate) use reply::*;
+pub(crate) use scrub::*;
 pub(crate) use task::*;
 pub(crate) use trim::*;
+pub(crate) use volume::*;
 
 /// The version of every JSON document the program prints or sends.
 pub(crate) const VERSION: u32 = 1;
@@ -198,6 +204,8 @@ pub(crate) enum Call {
     Remove(Remove),
     /// Pause, resume or cancel background work.
     Task(Task),
+    /// Scrub an array, or change or show that.
+    Scrub(Scrub),
     /// Tell devices which space is free.
     Trim {
         /// Their array.
@@ -262,35 +270,6 @@ pub(crate) enum Call {
     },
 }
 
-/// Which volume to destroy.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct VolumeDestroy {
-    /// The array.
-    pub(crate) array: String,
-    /// The volume.
-    pub(crate) volume: String,
-    /// `ARRAY/VOLUME`: the second word.
-    #[serde(default)]
-    pub(crate) confirm: Option<String>,
-    /// Also while clients use it.
-    #[serde(default)]
-    pub(crate) force: bool,
-}
-
-/// Which size a volume is to have.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct VolumeResize {
-    /// The array.
-    pub(crate) array: String,
-    /// The volume.
-    pub(crate) volume: String,
-    /// Its size from now on.
-    pub(crate) size_bytes: u64,
-    /// `ARRAY/VOLUME`: the second word, for a smaller size, which loses what lies beyond it.
-    #[serde(default)]
-    pub(crate) confirm: Option<String>,
-}
-
 /// How to make an array.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Create {
@@ -327,30 +306,6 @@ pub(crate) struct Create {
     pub(crate) force: bool,
     /// Absolute paths.
     pub(crate) devices: Vec<String>,
-}
-
-/// How to make a volume.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct VolumeCreate {
-    /// Its array.
-    pub(crate) array: String,
-    /// Its name.
-    pub(crate) volume: String,
-    /// Its size; all that is free if absent.
-    #[serde(default)]
-    pub(crate) size_bytes: Option<u64>,
-    /// May be larger than the space there is.
-    #[serde(default)]
-    pub(crate) thin: bool,
-    /// Bytes a volume block.
-    #[serde(default)]
-    pub(crate) block_bytes: Option<u64>,
-    /// `blake3` or `xxh3`.
-    #[serde(default)]
-    pub(crate) digest: Option<String>,
-    /// `on`, `off` or `auto`.
-    #[serde(default)]
-    pub(crate) write_cache: Option<String>,
 }
 
 /// Which arrays to start, and how.
@@ -453,6 +408,7 @@ impl Call {
             Call::Add(_) => "add",
             Call::Remove(_) => "remove",
             Call::Task(_) => "task",
+            Call::Scrub(_) => "scrub",
             Call::Trim { .. } => "trim",
             Call::Wait { .. } => "wait",
             Call::Get { .. } => "get",
@@ -477,6 +433,7 @@ impl Call {
             Call::Replace(replace) => replace.dry_run,
             Call::Add(add) => add.dry_run,
             Call::Remove(remove) => remove.dry_run,
+            Call::Scrub(scrub) => scrub.change == ScrubVerb::Show,
             _ => false,
         }
     }
@@ -503,6 +460,7 @@ impl Call {
             | Call::Add(Add { array, .. })
             | Call::Remove(Remove { array, .. })
             | Call::Task(Task { array, .. })
+            | Call::Scrub(Scrub { array, .. })
             | Call::Trim { array }
             | Call::Wait { array, .. }
             | Call::Get { array, .. }

@@ -35,8 +35,8 @@ use help::{
     STATUS_EXAMPLES, VERIFY_EXAMPLES,
 };
 pub(crate) use look::{
-    ArrayListArgs, Change, EventsArgs, HistoryArgs, IostatArgs, ListArgs, NotifyVerb, StatusArgs,
-    TaskArgs, WaitArgs,
+    ArrayListArgs, Change, EventsArgs, HistoryArgs, IostatArgs, ListArgs, NotifyVerb, ScrubArgs,
+    ScrubWord, StatusArgs, TaskArgs, WaitArgs,
 };
 pub(crate) use other::{
     CompletionsArgs, DaemonArgs, DemoArgs, InspectArgs, ManPagesArgs, SupportArgs, VerifyArgs,
@@ -136,6 +136,11 @@ pub(crate) enum Verb {
     /// Wait until background work has ended
     #[command(after_help = "Examples:\n  ashlar wait tank\n  ashlar wait tank --for rebuild\n")]
     Wait(WaitArgs),
+    /// Read and verify all that an array stores and repair what is bad; alone, show the reports
+    #[command(
+        after_help = "Examples:\n  ashlar scrub tank\n  ashlar scrub tank start -w\n  ashlar scrub tank start --check --since 7d\n  ashlar scrub tank pause\n"
+    )]
+    Scrub(ScrubArgs),
     /// List an array's background work, pause it, resume it, or cancel it
     #[command(
         after_help = "Examples:\n  ashlar task tank\n  ashlar task tank 1 pause\n  ashlar task tank rebuild resume\n"

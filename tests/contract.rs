@@ -25,12 +25,11 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn verbs_to_come_say_so_in_one_line_and_suggest_no_other() {
     for line in [
-        "scrub tank -w",
         "snapshot tank/v@monday",
         "upgrade tank -n",
         "create t --layout ec2+1 --journal j a b c",
         "volume attach t/v --ublk",
-        "wait t --for scrub",
+        "wait t --for convert",
     ] {
         let output = offline(line);
         let error = text(&output.stderr);
@@ -46,28 +45,13 @@ fn verbs_to_come_say_so_in_one_line_and_suggest_no_other() {
     );
 }
 
-/// Regression: the answer to `scrub` said that reading a volume checks all it holds.
-#[test]
-fn scrub_says_what_reading_checks_and_what_it_does_not() {
-    let error = text(&offline("scrub tank").stderr);
-    for words in [
-        "iflag=direct bs=1M",
-        "data blocks, not parity, summaries and slot headers",
-        "'ashlar export ARRAY', then 'ashlar verify DEV...' checks everything",
-        "'ashlar replace ARRAY DEV NEW'",
-    ] {
-        assert!(error.contains(words), "{words}: {error}");
-    }
-    assert!(!error.contains("checks all it holds"), "{error}");
-}
-
 #[test]
 fn errors_under_j_are_one_json_document() {
     for (line, command, code, exit) in [
         ("status -j", "status", "broken", 1),
         ("-j volume attach t", "volume attach", "invalid", 2),
         ("list -j frob", "list", "invalid", 2),
-        ("scrub tank -j", "scrub", "absent", 1),
+        ("upgrade tank -j", "upgrade", "absent", 1),
         ("destroy t --json", "destroy", "refused", 1),
         ("-j", "", "invalid", 2),
     ] {

@@ -19,13 +19,6 @@ const VERBS: &[(&str, &str)] = &[
         "blocks are verified on every read; 'ashlar verify DEV...' checks all of an exported array",
     ),
     ("rollback", SNAPSHOTS),
-    (
-        "scrub",
-        "reading a volume to its end ('dd if=/dev/ashlar/ARRAY/VOL of=/dev/null iflag=direct bs=1M') verifies and \
-         repairs its data blocks, not parity, summaries and slot headers: 'ashlar export ARRAY', then 'ashlar verify \
-         DEV...' checks everything. Replace a device with many repaired bad blocks ('ashlar replace ARRAY DEV NEW'), \
-         since reading does not check its parity",
-    ),
     ("snapshot", SNAPSHOTS),
     (
         "upgrade",
@@ -54,9 +47,6 @@ const SETTINGS: &[&str] = &[
     "rebalance.min",
     "rebuild.max",
     "rebuild.min",
-    "scrub.every",
-    "scrub.max",
-    "scrub.min",
     "slow.timeout",
 ];
 
@@ -64,7 +54,7 @@ const SETTINGS: &[&str] = &[
 const OF_VOLUMES: &[&str] = &["compress", "layout"];
 
 /// Kinds of work that `wait --for` takes by the contract.
-const WORK: &[&str] = &["scrub", "convert"];
+const WORK: &[&str] = &["convert"];
 
 fn not_yet(what: &str, next: &str) -> Failure {
     let version = env!("CARGO_PKG_VERSION");

@@ -60,6 +60,12 @@ Settings:
   rebuild.narrow      with no device left to rebuild onto, which data is rewritten across fewer: data
                       with no redundancy left, all degraded data, none
                       critical, always or never [default: critical]
+  scrub.every         how often a scrub starts by itself; one that was stopped does not count
+                      1h to 365d, such as 30d, or never [default: 30d]
+  scrub.max           what a scrub reads at most
+                      bytes a second and device, such as 100M, or none [default: none]
+  scrub.min           the same while clients are at work
+                      bytes a second and device, such as 10M, or none [default: 10M]
   spare               devices' worth of space that is kept free for the data of lost devices, at first what
                       create --spare gave; K, M and these together are at most the devices of a group
                       a number of devices, such as 1 [default: 0]

@@ -155,6 +155,38 @@ pub(crate) struct TaskArgs {
     pub(crate) exact: bool,
 }
 
+/// What is to become of a scrub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ScrubWord {
+    /// Start one
+    Start,
+    /// Pause it, also over an import
+    Pause,
+    /// Go on
+    Resume,
+    /// End it
+    Stop,
+}
+
+/// `scrub`.
+#[derive(Debug, Args)]
+pub(crate) struct ScrubArgs {
+    /// The array's name
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: String,
+    /// What is to become of the scrub; alone, its reports are shown
+    pub(crate) change: Option<ScrubWord>,
+    /// Only look: repair nothing
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Only what was written since then: 7d, 12h, 2026-01-31. Times are known by the scrubs that began then
+    #[arg(long, value_name = "WHEN", value_parser = parse_since)]
+    pub(crate) since: Option<Since>,
+    /// Wait until it has ended, and show its report; exit code 1 if bad blocks are left
+    #[arg(short = 'w', long)]
+    pub(crate) wait: bool,
+}
+
 /// `wait`.
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {

@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn a_verb_or_flag_to_come_says_so_and_suggests_no_other() {
         for line in [
-            "scrub tank",
+            "upgrade tank",
             "snapshot t/v@now",
             "create t --layout ec2+1 --journal x a b c",
             "volume attach t/v --ublk",

@@ -24,6 +24,7 @@ mod removal;
 mod replacement;
 pub(crate) mod resilience;
 mod returning;
+mod scrub;
 pub(crate) mod status;
 pub(crate) mod support;
 mod task;
@@ -88,6 +89,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
             )?;
         }
         Verb::Task(args) => task::task(&context, &args)?,
+        Verb::Scrub(args) => return scrub::scrub(&context, &args),
         Verb::Trim(args) => trim::trim(&context, args.array)?,
         Verb::Inspect(args) => inspect::inspect(&args, json)?,
         Verb::Verify(args) => return verify::verify(&args, json),

@@ -267,13 +267,11 @@ mod tests {
                 (above.to_string(), below.to_string())
             });
         assert!(
-            above.contains("a check of all devices every 30 days, which this version does not do"),
+            above.contains("count on a scrub every 30 days (the setting scrub.every"),
             "{above}"
         );
         for words in [
-            "no scrub",
-            "iflag=direct",
-            "not parity",
+            "A scrub every 30 days starts by itself",
             "'ashlar replace ARRAY OLD NEW'",
         ] {
             assert!(below.contains(words), "{words}: {below}");

@@ -66,7 +66,7 @@ fn number(id: &str) -> Result<u64, Failure> {
     let work = Work::named(&kind).ok_or_else(|| {
         Failure::invalid(format!(
             "'{id}' is no task: give its number ('ashlar task ARRAY' lists them) or its kind, rebuild, rebalance, \
-             clean or repair"
+             scrub, clean or repair"
         ))
     })?;
     Ok(work.id())
@@ -79,11 +79,17 @@ fn text(reply: &TaskReply) -> String {
         false => "",
     };
     let mut out = match reply.change {
+        TaskChange::Pause if reply.kind == Work::Scrub.name() => format!(
+            "{array}: {word} is {already}paused, also after an import; 'ashlar task {array} {id} resume' goes on\n"
+        ),
         TaskChange::Pause => format!(
             "{array}: {word} is {already}paused; 'ashlar task {array} {id} resume' goes on, and so does an import\n"
         ),
         TaskChange::Resume if reply.already => format!("{array}: {word} was not paused\n"),
         TaskChange::Resume => format!("{array}: {word} goes on\n"),
+        TaskChange::Cancel if reply.kind == Work::Scrub.name() => {
+            format!("{array}: {word} was stopped, and does not count as done\n")
+        }
         TaskChange::Cancel => format!(
             "{array}: {word} is cancelled; device(s) {} stay, and what has moved stays where it is\n",
             list(&reply.stay)

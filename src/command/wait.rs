@@ -21,6 +21,23 @@ use crate::view::{Style, Tone, safe};
 /// If the daemon cannot be asked, the array goes away, or the work goes on only when the operator acts.
 pub(crate) fn wait(context: &Context, array: &str, kinds: &[String]) -> Result<(), Failure> {
     let started = Instant::now();
+    let reply = until_done(context, array, kinds)?;
+    context.print("wait", &reply, || {
+        let word = reply.array.as_ref().map_or("", |a| state_word(a.state).0);
+        let took = duration(started.elapsed().as_secs());
+        format!("{array}: done after {took}, {}\n", word.to_lowercase())
+    })
+}
+
+/// The same, which prints progress only.
+///
+/// # Errors
+/// As [`wait`].
+pub(crate) fn until_done(
+    context: &Context,
+    array: &str,
+    kinds: &[String],
+) -> Result<WaitReply, Failure> {
     let mut progress = Progress::new(context.json);
     loop {
         let call = Call::Wait {
@@ -31,18 +48,14 @@ pub(crate) fn wait(context: &Context, array: &str, kinds: &[String]) -> Result<(
         let reply: WaitReply = context.client.call(&call)?;
         if reply.done {
             progress.end();
-            if let Some(why) = &reply.stuck {
-                return Err(Failure::refused(format!(
+            return match &reply.stuck {
+                Some(why) => Err(Failure::refused(format!(
                     "{array}: not done, and nothing more is done by itself: {}; 'ashlar status {array}' says \
                      what to do",
                     safe(why)
-                )));
-            }
-            return context.print("wait", &reply, || {
-                let word = reply.array.as_ref().map_or("", |a| state_word(a.state).0);
-                let took = duration(started.elapsed().as_secs());
-                format!("{array}: done after {took}, {}\n", word.to_lowercase())
-            });
+                ))),
+                None => Ok(reply),
+            };
         }
         progress.show(&match &reply.array {
             Some(status) => present(status, kinds),

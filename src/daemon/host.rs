@@ -230,6 +230,7 @@ impl Host {
             Call::Add(add) => reply(&self.add(add).await?),
             Call::Remove(remove) => reply(&self.remove_device(remove).await?),
             Call::Task(task) => reply(&self.change_task(task).await?),
+            Call::Scrub(scrub) => reply(&self.scrub(scrub).await?),
             Call::Trim { array } => reply(&self.trim(array).await?),
             Call::Incremental { device } => reply(&self.incremental(&device).await?),
             Call::Importable { scan } => reply(&self.importable(&scan).await?),

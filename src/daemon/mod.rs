@@ -38,6 +38,7 @@ mod resize;
 mod restore;
 mod returning;
 mod scan;
+mod scrub;
 pub(crate) mod served;
 pub(crate) mod severity;
 pub(crate) mod signals;

@@ -2,8 +2,8 @@
 //!
 //! **Invariants**: what cannot be paused or cancelled says so, and what to do instead; nothing is changed then.
 
-use ashlar_engine::Work;
 use ashlar_engine::status::{ArrayState, DeviceState};
+use ashlar_engine::{ScrubChange, Work};
 
 use crate::api::{Task, TaskChange, TaskReply};
 use crate::daemon::host::{Host, Member, failure_of};
@@ -19,6 +19,17 @@ impl Host {
         let work = work_of(&call)?;
         let (mut already, mut stay) = (false, Vec::new());
         match call.change {
+            TaskChange::Cancel if work == Work::Scrub => {
+                let stopped = member.array.scrub(ScrubChange::Stop).await;
+                stopped.map_err(failure_of)?;
+            }
+            TaskChange::Pause | TaskChange::Resume if work == Work::Scrub => {
+                let change = match call.change {
+                    TaskChange::Pause => ScrubChange::Pause,
+                    _ => ScrubChange::Resume,
+                };
+                already = !member.array.scrub(change).await.map_err(failure_of)?;
+            }
             TaskChange::Cancel => stay = self.cancel(&member, &call, work).await?,
             TaskChange::Pause | TaskChange::Resume => {
                 let paused = call.change == TaskChange::Pause;
@@ -88,7 +99,7 @@ fn work_of(call: &Task) -> Result<Work, Failure> {
 /// Why work of a kind is not given up, and what to do instead; `None` if it is.
 fn not_cancelled(work: Work, array: &str) -> Option<String> {
     let why = match work {
-        Work::Rebalance => return None,
+        Work::Rebalance | Work::Scrub => return None,
         Work::Rebuild => format!(
             "a rebuild cannot be cancelled: data would stay without redundancy; 'ashlar task {array} {} pause' holds \
              it off, and 'ashlar online {array} DEV' takes a device in again that still works",
@@ -120,7 +131,8 @@ mod tests {
             call.id = work.id();
             assert_eq!(work_of(&call).unwrap(), work);
             let why = not_cancelled(work, "tank");
-            assert_eq!(why.is_none(), work == Work::Rebalance, "{why:?}");
+            let can_be = matches!(work, Work::Rebalance | Work::Scrub);
+            assert_eq!(why.is_none(), can_be, "{why:?}");
         }
         call.id = 9;
         assert!(work_of(&call).unwrap_err().text.contains("no task 9"));

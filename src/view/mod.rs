@@ -9,6 +9,7 @@ pub(crate) mod mdstat;
 pub(crate) mod metrics;
 pub(crate) mod picture;
 pub(crate) mod progress;
+pub(crate) mod scrub;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;

@@ -21,6 +21,7 @@ use ashlar_engine::status::{
 use crate::api::VolumeNote;
 use crate::units::{duration, percent, rate, size_or_exact};
 use crate::view::advice::{advice, in_short, of_drives};
+use crate::view::scrub;
 use crate::view::{Style, Tone, count, safe, table};
 
 mod details;
@@ -41,8 +42,9 @@ pub(crate) fn picture(array: &ArrayStatus, style: Style, more: &More<'_>) -> Str
     {
         out += &work(task, style);
     }
-    let found: u64 = array.tasks.iter().map(|t| t.found).sum();
-    let healed: u64 = array.tasks.iter().map(|t| t.healed).sum();
+    let repairs = || array.tasks.iter().filter(|t| t.kind == "heal");
+    let found: u64 = repairs().map(|t| t.found).sum();
+    let healed: u64 = repairs().map(|t| t.healed).sum();
     if found > 0 {
         let _ = writeln!(
             out,
@@ -50,6 +52,9 @@ pub(crate) fn picture(array: &ArrayStatus, style: Style, more: &More<'_>) -> Str
             label("repaired"),
             count(usize::try_from(found).unwrap_or(usize::MAX), "bad block")
         );
+    }
+    if let Some(report) = array.scrub.as_ref().filter(|r| r.ended.is_some()) {
+        out += &labelled("scrub", &scrub::line(report), style, None);
     }
     out += &volumes(array, style, more);
     if more.verbose {

@@ -83,6 +83,7 @@ pub(super) fn sample(states: &[DeviceState]) -> ArrayStatus {
         tasks: Vec::new(),
         volumes: Vec::new(),
         lost: Vec::new(),
+        scrub: None,
         unreadable_bytes: 0,
     }
 }

@@ -408,6 +408,19 @@ pub enum Error {
          short, and ends by itself"
     )]
     CleaningNotPaused,
+    /// A scrub is under way.
+    #[error(
+        "a scrub runs already: 'ashlar scrub ARRAY' shows it, 'ashlar scrub ARRAY stop' ends it"
+    )]
+    ScrubRuns,
+    /// A scrub rests.
+    #[error(
+        "a scrub is paused: 'ashlar scrub ARRAY resume' goes on, 'ashlar scrub ARRAY stop' ends it"
+    )]
+    ScrubPaused,
+    /// None is under way.
+    #[error("no scrub is under way: 'ashlar scrub ARRAY start' starts one")]
+    NoScrub,
     /// Blocks known to be bad are repaired.
     #[error(
         "repair of single blocks cannot be paused: what is known to be bad would stay so; it ends by itself"

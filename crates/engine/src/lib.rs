@@ -44,6 +44,7 @@ mod testing;
 pub use api::array::Array;
 pub use api::create::{Create, Plan, default_strip_bytes, plan};
 pub use api::members::TakenIn;
+pub use api::scrub::ScrubChange;
 pub use api::volume::{Volume, VolumeInfo, WriteCache};
 pub use api::volumes::VolumeOptions;
 pub use ashlar_block::{Extent, VolumeError};

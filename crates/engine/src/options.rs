@@ -190,6 +190,24 @@ pub(crate) const DELAY: Setting = Setting {
     takes: "0s to 24h, such as 30s or 10m",
 };
 
+pub(crate) const SCRUB_EVERY: Setting = Setting {
+    key: "scrub.every",
+    default: "30d",
+    takes: "1h to 365d, such as 30d, or never",
+};
+
+pub(crate) const SCRUB_MIN: Setting = Setting {
+    key: "scrub.min",
+    default: "10M",
+    takes: "bytes a second and device, such as 10M, or none",
+};
+
+pub(crate) const SCRUB_MAX: Setting = Setting {
+    key: "scrub.max",
+    default: "none",
+    takes: "bytes a second and device, such as 100M, or none",
+};
+
 /// It stands in the superblock, not in the catalog: it says how space is reckoned.
 pub(crate) const SPARE: Setting = Setting {
     key: "spare",
@@ -206,7 +224,11 @@ pub(crate) const START_WAIT: Setting = Setting {
 /// What `start.wait` is where nobody has set it, in seconds.
 pub const DEFAULT_START_WAIT: u64 = 180;
 const LONGEST_START_WAIT: u64 = 3600;
-const LONGEST_DELAY: u64 = 24 * 3600;
+const LONGEST_DELAY: u64 = DAY;
+const DAY: u64 = 24 * 3600;
+const EVERY: std::ops::RangeInclusive<u64> = 3600..=365 * DAY;
+/// A lower rate would be no progress.
+const LEAST_RATE: u64 = 64 << 10;
 
 /// All settings of an array.
 pub const SETTINGS: &[Setting] = &[
@@ -215,6 +237,9 @@ pub const SETTINGS: &[Setting] = &[
     DISCARD,
     DELAY,
     NARROW,
+    SCRUB_EVERY,
+    SCRUB_MAX,
+    SCRUB_MIN,
     SPARE,
     START_WAIT,
 ];
@@ -237,6 +262,10 @@ impl Setting {
             key if key == RESERVE.key => percent(value).map(|_| value.to_string()),
             key if key == DELAY.key => delay(value).map(|_| value.to_string()),
             key if key == START_WAIT.key => start_wait(value).map(|_| value.to_string()),
+            key if key == SCRUB_EVERY.key => every(value).map(|_| value.to_string()),
+            key if key == SCRUB_MAX.key || key == SCRUB_MIN.key => {
+                bytes_a_second(value).map(|_| value.to_string())
+            }
             key if key == SPARE.key => spare(value).map(|spare| spare.to_string()),
             key if key == DISCARD.key => ["on", "off"].contains(&value).then(|| value.to_string()),
             key if key == ACCELERATOR.key => value.parse().ok().map(|c: Choice| c.to_string()),
@@ -277,12 +306,42 @@ pub(crate) fn delay(value: &str) -> Option<u64> {
     seconds(value).filter(|seconds| *seconds <= LONGEST_DELAY)
 }
 
+/// How often something is repeated, in seconds; `Some(None)`: never.
+pub(crate) fn every(value: &str) -> Option<Option<u64>> {
+    if value == "never" {
+        return Some(None);
+    }
+    let every = seconds(value).filter(|seconds| EVERY.contains(seconds))?;
+    Some(Some(every))
+}
+
+/// Bytes a second of a device; `Some(None)`: as many as it gives.
+pub(crate) fn bytes_a_second(value: &str) -> Option<Option<u64>> {
+    if value == "none" {
+        return Some(None);
+    }
+    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match &value[digits.len()..] {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return None,
+    };
+    let count: u64 = digits.parse().ok()?;
+    let bytes = count
+        .checked_mul(unit)
+        .filter(|bytes| *bytes >= LEAST_RATE)?;
+    (count.to_string() == digits).then_some(Some(bytes))
+}
+
 fn seconds(value: &str) -> Option<u64> {
     let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &value[digits.len()..] {
         "" | "s" => 1,
         "m" => 60,
         "h" => 3600,
+        "d" => DAY,
         _ => return None,
     };
     let count: u64 = digits.parse().ok()?;
@@ -311,6 +370,34 @@ mod tests {
     }
 
     #[test]
+    fn a_scrub_is_repeated_and_bounded_within_reason() {
+        for (value, seconds) in [
+            ("never", Some(None)),
+            ("1h", Some(Some(3600))),
+            ("30d", Some(Some(30 * DAY))),
+            ("365d", Some(Some(365 * DAY))),
+            ("366d", None),
+            ("59m", None),
+            ("0s", None),
+            ("none", None),
+        ] {
+            assert_eq!(every(value), seconds, "{value}");
+        }
+        for (value, bytes) in [
+            ("none", Some(None)),
+            ("64K", Some(Some(64 << 10))),
+            ("100M", Some(Some(100 << 20))),
+            ("65535", None),
+            ("0", None),
+            ("1T", None),
+            ("-1M", None),
+            ("never", None),
+        ] {
+            assert_eq!(bytes_a_second(value), bytes, "{value}");
+        }
+    }
+
+    #[test]
     fn a_start_waits_up_to_an_hour() {
         assert_eq!(delay(DELAY.default), Some(600));
         assert_eq!((delay("24h"), delay("25h")), (Some(86_400), None));
@@ -327,6 +414,7 @@ mod tests {
             ("-1s", None),
             ("+1s", None),
             ("1d", None),
+            ("0d", Some(0)),
             ("1 s", None),
             ("s", None),
             ("", None),

@@ -81,6 +81,8 @@ bugs! {
     StaleColumnTrusted: "Every column that a device brings back counts as whole.",
     FenceForgotten: "A host goes on though its beat is too old.",
     BeatNotWatched: "An import does not wait whether another host's beat moves.",
+    ScrubSkips: "The cursor of a scrub moves past a segment that was not looked at.",
+    InterruptionForgotten: "The report of a scrub does not say that an import went on with it.",
     AdmittedTogether: "All who wait for room are let in at once.",
 }
 

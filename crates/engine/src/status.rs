@@ -107,6 +107,9 @@ pub struct ArrayStatus {
     pub volumes: Vec<VolumeStatus>,
     /// Ranges that cannot be read.
     pub lost: Vec<LostRange>,
+    /// The last scrub, if there was any.
+    #[serde(default)]
+    pub scrub: Option<ScrubReport>,
 }
 
 /// A kind of background work.
@@ -120,11 +123,19 @@ pub enum Work {
     Repair,
     /// Columns move to other devices: from those that are to leave, and where data lie unevenly.
     Rebalance,
+    /// Everything that is stored is read and verified.
+    Scrub,
 }
 
 impl Work {
     /// All kinds, in the order of their numbers in `status`, from 1 on.
-    pub const ALL: [Work; 4] = [Work::Rebuild, Work::Clean, Work::Repair, Work::Rebalance];
+    pub const ALL: [Work; 5] = [
+        Work::Rebuild,
+        Work::Clean,
+        Work::Repair,
+        Work::Rebalance,
+        Work::Scrub,
+    ];
 
     /// Its name in JSON and requests.
     pub const fn name(self) -> &'static str {
@@ -133,6 +144,7 @@ impl Work {
             Work::Clean => "clean",
             Work::Repair => "heal",
             Work::Rebalance => "rebalance",
+            Work::Scrub => "scrub",
         }
     }
 
@@ -162,6 +174,8 @@ pub enum TaskState {
     Paused,
     /// There is nothing to do.
     Done,
+    /// It was given up.
+    Stopped,
 }
 
 impl TaskState {
@@ -173,6 +187,7 @@ impl TaskState {
             TaskState::Waiting => "waiting",
             TaskState::Paused => "paused",
             TaskState::Done => "done",
+            TaskState::Stopped => "stopped",
         }
     }
 }
@@ -367,6 +382,50 @@ pub struct TaskStatus {
     pub found: u64,
     /// Bad blocks repaired.
     pub healed: u64,
+}
+
+/// A scrub: what it was to do, how far it is or got, and what it has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubReport {
+    /// `running`, `paused`, `done` or `stopped`.
+    pub state: String,
+    /// It only looks, and repairs nothing.
+    pub check: bool,
+    /// It looks at everything, not only at what was written since some time.
+    pub whole: bool,
+    /// When it was started, in seconds since 1970.
+    pub started: u64,
+    /// When it ended; `None`: it has not.
+    pub ended: Option<u64>,
+    /// Bytes looked at.
+    pub done_bytes: u64,
+    /// Bytes that it could not look at, since their device was away.
+    pub skipped_bytes: u64,
+    /// How often the array was imported meanwhile.
+    pub interrupted: u32,
+    /// Blocks found bad.
+    pub found: u64,
+    /// Of these, those that were repaired.
+    pub repaired: u64,
+    /// The same by device and part.
+    pub findings: Vec<ScrubFinding>,
+}
+
+/// What a scrub has found in a part of a device, in blocks of 4 KiB.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubFinding {
+    /// The device's number.
+    pub device: u16,
+    /// Its identity.
+    pub uuid: String,
+    /// `data`, `parity`, `summary`, `header`, `superblock`, `root`, `table` or `journal`.
+    pub part: String,
+    /// The device did not give them.
+    pub unreadable: u64,
+    /// It gave other bytes than were written.
+    pub wrong: u64,
+    /// Of both, those that were repaired.
+    pub repaired: u64,
 }
 
 /// A volume.

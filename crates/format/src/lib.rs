@@ -16,6 +16,7 @@ pub mod liveness;
 pub mod node;
 pub mod partition;
 pub mod root;
+pub mod scrub;
 pub mod slot;
 pub mod summary;
 pub mod superblock;

@@ -120,6 +120,11 @@ impl Rt {
         self.0.clock.now_suspended_too()
     }
 
+    /// Seconds since 1970, for people: this clock may be set.
+    pub fn unix_seconds(&self) -> u64 {
+        self.0.clock.unix_seconds()
+    }
+
     /// The process stands still for so long, in virtual time.
     pub fn stand_still(&self, time: Nanos) {
         self.0.clock.advance(self.now().saturating_add(time));

@@ -5,6 +5,7 @@
 //! in virtual time.
 
 mod manage;
+mod scrub;
 
 use std::future::Future;
 use std::rc::Rc;

@@ -79,11 +79,12 @@ pub enum Part {
     Returns,
     Beats,
     Discards,
+    Scrubs,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 38] = [
+    pub const ALL: [Part; 39] = [
         Part::Read,
         Part::Extents,
         Part::Flush,
@@ -122,6 +123,7 @@ impl Part {
         Part::Returns,
         Part::Beats,
         Part::Discards,
+        Part::Scrubs,
     ];
 
     /// Its bit in [`Options::without`].
@@ -313,6 +315,8 @@ pub struct Config {
     pub returns: bool,
     /// Hosts renew a beat: one that stood still writes nothing after another has taken over.
     pub beats: bool,
+    /// Scrubs are started, paused, resumed and stopped.
+    pub scrubs: bool,
     /// Which host imports: the machine, and its boot.
     pub host: (u8, u8),
     /// Of the devices, the last ones that the array is not made of: they are added while it runs, or never.

@@ -315,6 +315,7 @@ impl Driver<'_> {
                     let come = returns::run(world.clone(), rt.clone(), store, returns);
                     rt.spawn(world.heard(come));
                 }
+                session.begin_scrubs();
                 if let Some(nemesis) = nemesis {
                     let run = nemesis::run(world.clone(), rt.clone(), nemesis);
                     rt.spawn(world.heard(run));
@@ -363,6 +364,7 @@ impl Driver<'_> {
     /// What was done is checked; then the array goes down, by an export or a crash. False ends the seed.
     fn end_session(&mut self, machine: &Machine, store: Rc<dyn Store>, crash: bool) -> bool {
         self.check_consistent(&store);
+        self.world.judge_scrubs(&store.scrubs());
         self.try_probes();
         if self.world.failed() {
             return false;
@@ -412,10 +414,15 @@ impl Driver<'_> {
             rt: rt.clone(),
             store: store.clone(),
         };
+        let scrubs = store.scrubs();
         let result = self.finish(rt, "export", async move {
             session.bounded("export", session.store.export()).await
         });
-        self.exported(result.flatten())
+        let done = self.exported(result.flatten());
+        if done {
+            self.world.mishaps.scrubs.borrow_mut().exported(&scrubs);
+        }
+        done
     }
 
     /// Judges an export.
@@ -448,12 +455,18 @@ impl Driver<'_> {
             rt: rt.clone(),
             store: store.clone(),
         };
+        let at_rest = session.clone();
         let mut rng = self.rng.fork(8);
         let read = async move { verify(&session, &mut rng, 100).await };
         if self.finish(rt, "last check", read).is_none() || self.world.failed() {
             return false;
         }
         self.repair(rt, &store);
+        let rng = self.world.chance.scrubs.borrow_mut().fork(2);
+        let scrubs = async move { at_rest.scrub_at_rest(rng).await };
+        if self.finish(rt, "scrubs", scrubs).is_none() {
+            return false;
+        }
         self.check_consistent(&store);
         self.try_probes();
         if self.world.failed() {

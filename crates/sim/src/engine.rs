@@ -8,9 +8,9 @@ use std::rc::Rc;
 
 use ashlar_device::DeviceRef;
 use ashlar_engine::Work;
-use ashlar_engine::status::{ArrayState, DeviceState};
+use ashlar_engine::status::{ArrayState, DeviceState, ScrubReport};
 use ashlar_engine::{
-    Array, Create, DigestKind, Error, Identity, Import, Settings, Volume, VolumeError,
+    Array, Create, DigestKind, Error, Identity, Import, ScrubChange, Settings, Volume, VolumeError,
     VolumeOptions, WriteCache,
 };
 use ashlar_layout::Layout;
@@ -47,6 +47,7 @@ impl From<Error> for StoreError {
     fn from(error: Error) -> StoreError {
         match error {
             Error::NoSpace { .. } | Error::Promised { .. } => StoreError::NoSpace,
+            Error::Closed => StoreError::Closed,
             Error::Duplicate(_) => StoreError::Twice(error.to_string()),
             Error::Diverged(_) => StoreError::Diverged(error.to_string()),
             Error::TooFew { .. } | Error::NoQuorum { .. } => {
@@ -467,6 +468,20 @@ impl Store for EngineStore {
     fn wait_idle(&self) -> StoreFuture<()> {
         let array = self.0.clone();
         Box::pin(async move { array.wait_idle(&[Work::Rebuild, Work::Clean]).await })
+    }
+
+    fn scrub(&self, change: ScrubChange) -> StoreFuture<Result<bool, StoreError>> {
+        let array = self.0.clone();
+        Box::pin(async move { Ok(array.scrub(change).await?) })
+    }
+
+    fn wait_scrubbed(&self) -> StoreFuture<()> {
+        let array = self.0.clone();
+        Box::pin(async move { array.wait_idle(&[Work::Scrub]).await })
+    }
+
+    fn scrubs(&self) -> Vec<ScrubReport> {
+        self.0.scrubs()
     }
 
     fn export(&self) -> StoreFuture<Result<(), StoreError>> {

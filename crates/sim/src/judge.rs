@@ -65,6 +65,7 @@ impl Driver<'_> {
         if let Some(wrong) = wrong {
             self.world.fail(|| wrong);
         }
+        self.world.check_scrubs(&store.scrubs());
     }
 
     /// Volumes that a crash has left smaller than they are to be become as large again, with zeros at their end.
@@ -158,6 +159,7 @@ impl Driver<'_> {
             let world = World::on(config, disks, trace.clone());
             *world.volumes.borrow_mut() = probe.volumes;
             *world.settings.borrow_mut() = probe.settings;
+            *world.mishaps.scrubs.borrow_mut() = probe.scrubs;
             let absent = budget.absent.clone();
             *world.budget.borrow_mut() = budget;
             world.crash_models();

@@ -275,6 +275,10 @@ impl Ledger {
             });
             segment.slots += 1;
             if segment.slots == 1 {
+                let columns = u64::from(entry.k + entry.m);
+                if let Some(world) = self.world.upgrade() {
+                    world.mishaps.scrubs.borrow_mut().begun += columns * (pages * BLOCK) as u64;
+                }
                 self.domains(&header);
             }
             let shape = |e: &SlotEntry| (e.k, e.m, e.code, e.kind, e.strip_blocks);

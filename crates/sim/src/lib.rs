@@ -3,7 +3,7 @@
 //!
 //! * [`disk`], [`pages`] and [`device`]: disks that lose, tear and damage what they were given.
 //! * [`model`] and [`content`]: what every read must show; [`ledger`]: what every strip must hold;
-//!   [`settings`]: what they may be.
+//!   [`settings`] and [`scrubs`]: what these may be.
 //! * [`config`] (`draw`: every choice of a seed), [`client`] (with `bulk`), [`nemesis`], [`driver`] (with `outage` and
 //!   `judge`, and `takeover`: a host that stands still while another one has the array): one seed's history.
 //! * `verifier`: the independent verifier over what a seed left; `beyond`: what is lost then without too many devices.
@@ -42,6 +42,7 @@ mod refusals;
 mod returns;
 pub mod rng;
 pub mod run;
+pub mod scrubs;
 pub mod settings;
 pub mod shrink;
 pub mod store;

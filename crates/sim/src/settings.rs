@@ -16,6 +16,8 @@ const ARRAY: [(&str, &[&str]); 2] = [
 ];
 /// The same of one that clients change beside trims.
 pub const DISCARD: (&str, &[&str]) = ("discard", &["on", "off"]);
+/// What sessions with scrubs set `scrub.max` to.
+pub(crate) const SCRUB_RATES: &[&str] = &["none", "64K", "1M"];
 /// The same of a volume as the simulator makes it.
 const VOLUME: [(&str, &[&str]); 1] = [("write-cache", &["on", "off", "auto"])];
 
@@ -50,6 +52,9 @@ pub fn draw(volume: Option<String>, rng: &mut Rng) -> (Key, &'static str) {
 
 /// The values of a setting, the one that it begins with first.
 fn values(key: &Key) -> &'static [&'static str] {
+    if key.1 == "scrub.max" {
+        return SCRUB_RATES;
+    }
     let mut table = table(key.0.is_some()).iter().chain([&DISCARD]);
     let found = table.find(|(name, _)| *name == key.1);
     found.map_or(&[], |(_, values)| values)

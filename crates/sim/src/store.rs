@@ -9,7 +9,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use ashlar_device::DeviceRef;
-use ashlar_engine::Work;
+use ashlar_engine::status::ScrubReport;
+use ashlar_engine::{ScrubChange, Work};
 use ashlar_rt::{Buf, Rt, Slice};
 
 use crate::config::{Config, VolumeConfig};
@@ -30,6 +31,8 @@ pub enum StoreError {
     Diverged(String),
     /// Two devices say that they are the same one (import).
     Twice(String),
+    /// It is being exported, or has stopped.
+    Closed,
     /// The store cannot do this at all (a toy).
     Unsupported,
     /// Anything else, in words.
@@ -232,6 +235,18 @@ pub trait Store {
     fn describe(&self) -> StoreFuture<Vec<String>>;
     /// Waits until no background work runs or is due.
     fn wait_idle(&self) -> StoreFuture<()>;
+    /// Starts a scrub, or changes the one under way; whether that changed anything.
+    fn scrub(&self, _change: ScrubChange) -> StoreFuture<Result<bool, StoreError>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+    /// Waits until no scrub runs.
+    fn wait_scrubbed(&self) -> StoreFuture<()> {
+        Box::pin(async {})
+    }
+    /// Reports of scrubs, the newest last.
+    fn scrubs(&self) -> Vec<ScrubReport> {
+        Vec::new()
+    }
     /// Closes cleanly.
     fn export(&self) -> StoreFuture<Result<(), StoreError>>;
     /// Closes for good: its devices hold no array any more.

@@ -86,19 +86,23 @@ impl Driver<'_> {
             (false, false) => "verified offline after a crash",
         });
         let sound = world.mishaps.touched.borrow().is_empty();
+        let scrubbed = exported && world.mishaps.scrubs.borrow().is_clean;
+        if scrubbed {
+            world.trace.mark("verified offline after a scrub");
+        }
         if report.count(Severity::Damage) > 0 && !sound {
             world.trace.mark("verified offline, with damage");
         }
-        if let Some(text) = verdict(&report, sound, exported) {
+        if let Some(text) = verdict(&report, (sound, scrubbed), exported) {
             world.trace.line(|| report.to_string());
             world.fail(|| format!("the independent verifier: {text}"));
         }
     }
 }
 
-/// What is wrong with an array, if anything. On disks that never misbehaved nothing may be damaged either;
-/// only the newest root may be on some devices yet when power goes.
-fn verdict(report: &Report, sound: bool, exported: bool) -> Option<String> {
+/// What is wrong with an array, if anything. On disks that never misbehaved nothing may be damaged either, nor where a
+/// scrub has looked at everything; only the newest root may be on some devices yet when power goes.
+fn verdict(report: &Report, (sound, scrubbed): (bool, bool), exported: bool) -> Option<String> {
     if exported && !report.clean {
         return Some("the newest root is not that of an export".to_string());
     }
@@ -108,7 +112,7 @@ fn verdict(report: &Report, sound: bool, exported: bool) -> Option<String> {
         } else if sound {
             kind.severity() >= Severity::Damage
         } else {
-            counts_with_damage(kind)
+            counts_with_damage(kind) || scrubbed && kind.severity() >= Severity::Damage
         }
     };
     let finding = report.findings.iter().find(|f| counts(f.kind))?;

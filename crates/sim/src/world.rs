@@ -19,6 +19,7 @@ use crate::hosts::Hosts;
 use crate::model::VolumeModel;
 use crate::pages::Pages;
 use crate::rng::Rng;
+use crate::scrubs::Scrubs;
 use crate::settings::Settings;
 use crate::store::StoreStatus;
 use crate::trace::Trace;
@@ -178,11 +179,15 @@ pub struct Chance {
     pub refusals: RefCell<Rng>,
     /// Of devices that come back.
     pub returns: RefCell<Rng>,
+    /// Of scrubs.
+    pub scrubs: RefCell<Rng>,
 }
 
 /// What happened to the devices of a world.
 #[derive(Debug, Default)]
 pub struct Mishaps {
+    /// What scrubs may have found of it, and how they may be.
+    pub scrubs: RefCell<Scrubs>,
     /// Devices that anything ever happened to: only these may be blamed.
     pub touched: RefCell<BTreeSet<usize>>,
     /// Whether a device was slow since the last import: then reads may be given up that succeed.
@@ -191,6 +196,8 @@ pub struct Mishaps {
     pub all_refuse: Cell<bool>,
     /// Whether a change of members was given up, which may be made later.
     pub given_up: Cell<bool>,
+    /// Devices that the last import with `--degraded` was without: they may hold a history of their own.
+    pub left_out: RefCell<BTreeSet<usize>>,
 }
 
 /// A copy of a device that turns up beside it.
@@ -214,6 +221,8 @@ pub struct Probe {
     pub volumes: BTreeMap<String, VolumeEntry>,
     /// What settings may be.
     pub settings: Settings,
+    /// Scrubs.
+    pub scrubs: Scrubs,
     /// The damage.
     pub budget: Budget,
     /// What was acknowledged.
@@ -284,6 +293,7 @@ impl World {
                 widened: RefCell::new(Rng::new(config.seed ^ 0x0415_DE4E)),
                 refusals: RefCell::new(Rng::new(config.seed ^ 0x0EF0_5A15)),
                 returns: RefCell::new(Rng::new(config.seed ^ 0x02E7_0235)),
+                scrubs: RefCell::new(Rng::new(config.seed ^ 0x05C2_0B5C)),
             },
             settings: RefCell::default(),
             disks,
@@ -458,6 +468,7 @@ impl World {
             disks: self.disks.iter().map(|disk| disk.durable()).collect(),
             volumes: self.volumes.borrow().clone(),
             settings: self.settings.borrow().clone(),
+            scrubs: self.mishaps.scrubs.borrow().clone(),
             budget,
             what: what.to_string(),
         };
@@ -550,6 +561,7 @@ impl World {
         budget.damaged.insert(device);
         if silent {
             budget.tainted.insert(device);
+            self.mishaps.scrubs.borrow_mut().suspect(device);
         }
     }
 }

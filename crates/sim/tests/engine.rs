@@ -54,6 +54,8 @@ fn crashes_lose_nothing_acknowledged_as_durable() {
         "more than two shards",
         "a setting changes",
         "volume blocks larger than a strip",
+        "scrub ended",
+        "scrub interrupted",
     ] {
         assert!(
             summary.marks.get(mark).is_some_and(|n| *n > 50),
@@ -117,6 +119,8 @@ fn faults_within_the_redundancy_are_survived() {
         "redundancy tried, only reading",
         "beyond M: exactly what is lost",
         "a host goes on beside another",
+        "scrub found",
+        "scrubs at rest agree",
     ] {
         assert!(
             summary.marks.get(mark).is_some_and(|n| *n > 50),

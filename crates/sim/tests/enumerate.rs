@@ -33,7 +33,7 @@ fn one_operation_survives_every_crash() {
         torn: 1,
     };
     let summary = run(1, 1, effort);
-    assert_eq!(summary.workloads, 4 * 49);
+    assert_eq!(summary.workloads, 4 * 50);
     assert!(summary.lost > 500 && summary.again > 500, "{summary:?}");
 }
 

@@ -162,10 +162,8 @@ fn state(out: &mut String, assumptions: &Assumptions) {
     }
     let _ = writeln!(
         out,
-        "  {NO_SCRUB} To check all of an array: 'ashlar export ARRAY', 'ashlar verify DEV...', and import it again. \
-         Reading a volume to its end ('dd if=/dev/ashlar/ARRAY/VOL of=/dev/null iflag=direct bs=1M') verifies and \
-         repairs its data blocks, not parity, summaries and slot headers. Replace a device with many repaired bad \
-         blocks, since reading does not check its parity."
+        "  A scrub every 30 days starts by itself and reads, verifies and repairs all that is stored ('ashlar set ARRAY \
+         scrub.every=30d'); 'ashlar scrub ARRAY' has its reports. Replace a device with many bad blocks."
     );
     let _ = writeln!(
         out,
@@ -174,14 +172,11 @@ fn state(out: &mut String, assumptions: &Assumptions) {
     );
 }
 
-/// What the figures count on and nobody does by itself.
-const NO_SCRUB: &str = "This version has no scrub; nothing checks by itself what nobody reads.";
-
-/// Stands with the figures: how often all is to be checked for them to be true.
+/// Stands with the figures: how often all is to be scrubbed for them to be true.
 fn counts_on(assumptions: &Assumptions) -> String {
     format!(
-        "Years to data loss and nines count on a check of all devices every {:.0} days, which this version does not do \
-         by itself: see below; --scrub DAYS says how often you do it.\n",
+        "Years to data loss and nines count on a scrub every {:.0} days (the setting scrub.every, at first 30d); \
+         --scrub DAYS says how often there is one.\n",
         assumptions.scrub_days
     )
 }

@@ -6,6 +6,7 @@ mod lost;
 pub mod members;
 pub mod report;
 mod resize;
+pub mod scrub;
 pub mod settings;
 mod trim;
 pub mod volume;

@@ -77,6 +77,7 @@ impl Array {
             tasks: task_status(home),
             volumes: self.volume_status(),
             lost: lost_ranges(home),
+            scrub: self.scrubs().pop(),
         }
     }
 
@@ -283,8 +284,10 @@ fn task_status(home: &Home) -> Vec<TaskStatus> {
     let tasks = home.tasks.borrow();
     let now = home.core.rt.now();
     let bad = home.core.bad.repairs.borrow().bad() as u64;
+    let scrubbed = home.scrubs.reports().last().map_or(0, |r| r.found().0);
     let found = |work, p: &Progress| match work {
         Work::Repair => p.healed + bad,
+        Work::Scrub => scrubbed,
         _ => 0,
     };
     let status = |(work, p): (Work, &Progress)| {
@@ -298,6 +301,7 @@ fn task_status(home: &Home) -> Vec<TaskStatus> {
             None if work == Work::Rebuild && p.state == TaskState::Waiting => {
                 (p.state, left_to_do(home, work), p.reason.to_string())
             }
+            None if work == Work::Scrub => (p.state, left_to_do(home, work), p.reason.to_string()),
             None => (p.state, p.total, p.reason.to_string()),
         };
         let now = p.paused.unwrap_or(now);
@@ -314,7 +318,7 @@ fn task_status(home: &Home) -> Vec<TaskStatus> {
             total_bytes: total,
             bytes_per_second: rate(p, now),
             eta_seconds: (state == TaskState::Running && rate(p, now) > 0)
-                .then(|| p.total.saturating_sub(p.done) / rate(p, now)),
+                .then(|| total.saturating_sub(p.done) / rate(p, now)),
             reason,
             found: found(work, p),
             healed: p.healed,
@@ -337,11 +341,13 @@ fn left_to_do(home: &Home, work: Work) -> u64 {
     let done = home.tasks.borrow().progress(work).done;
     match work {
         Work::Rebuild => done + home.bytes_missing(),
+        Work::Scrub => done + home.bytes_to_scrub(),
         _ => done + home.bytes_to_move().unwrap_or(0),
     }
 }
 
 fn rate(progress: &Progress, now: u64) -> u64 {
     let elapsed = now.saturating_sub(progress.since) / ashlar_rt::MILLISECOND;
-    (progress.done * 1000).checked_div(elapsed).unwrap_or(0)
+    let done = progress.done.saturating_sub(progress.begun);
+    (done * 1000).checked_div(elapsed).unwrap_or(0)
 }

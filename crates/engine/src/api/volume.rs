@@ -236,9 +236,16 @@ impl Volume {
         self.array.0.home.shards[self.shard_of(block)].clone()
     }
 
+    /// A client is at work.
+    fn note_asked(&self) {
+        let core = &self.array.0.home.core;
+        core.meters.asked.set(Some(core.rt.now()));
+    }
+
     /// Reads `length` bytes at `offset`. Unmapped blocks are zeros.
     pub async fn read(&self, offset: u64, length: usize) -> Result<Buf, VolumeError> {
         self.check(offset, length as u64)?;
+        self.note_asked();
         add(&self.counters.reads, 1);
         add(&self.counters.read_bytes, length as u64);
         if let Some(piece) = self.one_piece(offset, length as u64) {
@@ -294,6 +301,7 @@ impl Volume {
     /// when they are in memory.
     pub async fn write(&self, offset: u64, data: Slice, durable: bool) -> Result<(), VolumeError> {
         self.check_write(offset, data.len() as u64)?;
+        self.note_asked();
         add(&self.counters.writes, 1);
         add(&self.counters.written_bytes, data.len() as u64);
         self.write_pieces(offset, &data).await?;

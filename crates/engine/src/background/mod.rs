@@ -2,7 +2,7 @@
 //!
 //! [`mod@work`] does the jobs that the books of free space offer: [`mod@clean`] moves live blocks out of segments,
 //! [`mod@column`] gives columns other slots. [`mod@broken`] makes segments that lost columns ready for that;
-//! [`mod@stretch`] reads ahead for that; [`mod@repair`] rewrites single bad blocks.
+//! [`mod@stretch`] reads ahead for that; [`mod@repair`] rewrites single bad blocks; [`mod@scrub`] looks for them, as fast as its [`mod@pace`] lets it.
 //!
 //! Invariants:
 //! - None of it changes a map; what it writes becomes part of the array by a journal record only.
@@ -12,7 +12,9 @@
 mod broken;
 mod clean;
 mod column;
+mod pace;
 mod repair;
+mod scrub;
 mod stretch;
 mod work;
 
@@ -23,6 +25,7 @@ use std::rc::Rc;
 
 use lru::LruCache;
 
+use crate::background::pace::Pace;
 use crate::home::Home;
 use crate::segment::table::Core;
 use crate::status::{ArrayState, Work};
@@ -50,6 +53,8 @@ pub struct Background {
     given: Cell<usize>,
     /// Whether jobs have ended since the last merge for them began.
     ended: Cell<bool>,
+    /// When each device may be read for a scrub next.
+    pace: Pace,
 }
 
 impl Background {
@@ -65,6 +70,7 @@ impl Background {
             removing: Cell::default(),
             given: Cell::default(),
             ended: Cell::default(),
+            pace: Pace::default(),
         })
     }
 
@@ -75,6 +81,8 @@ impl Background {
         rt.spawn(async move { background.work_forever().await });
         let background = self.clone();
         rt.spawn(async move { background.repair_forever().await });
+        let background = self.clone();
+        rt.spawn(async move { background.scrub_forever().await });
         let background = self.clone();
         rt.spawn(async move { background.checkpoint_now_and_then().await });
     }
@@ -109,6 +117,7 @@ impl Background {
         let settled = || self.core.failing.is_empty() && self.home.work_rests();
         match work {
             Work::Repair => self.core.bad.repairs.borrow().is_empty(),
+            Work::Scrub => self.home.scrubs.aim().is_none(),
             Work::Clean => self.cleaning.get() == 0 && (settled() || !self.home.is_short()),
             Work::Rebalance => {
                 let to_move = self.home.bytes_to_move();

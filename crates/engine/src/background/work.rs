@@ -176,7 +176,7 @@ impl Background {
             match work {
                 Work::Rebuild => self.start_progress(),
                 Work::Rebalance => self.start_moving(),
-                Work::Clean | Work::Repair => {}
+                Work::Clean | Work::Repair | Work::Scrub => {}
             }
             let claim = match job {
                 Job::Rewrite { into, .. } => {
@@ -205,7 +205,7 @@ impl Background {
         match work {
             Work::Rebuild => &self.rebuilding,
             Work::Rebalance => &self.moving,
-            Work::Clean | Work::Repair => &self.cleaning,
+            Work::Clean | Work::Repair | Work::Scrub => &self.cleaning,
         }
     }
 

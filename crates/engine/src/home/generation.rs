@@ -355,13 +355,16 @@ impl Home {
     ///
     /// Crash argument: one that is being taken in stores it only once at least half of those counted before have: so it
     /// never makes a generation look as if it had taken effect, and never votes for one that has not (small model:
-    /// `generations`).
+    /// `generations`). It stores it in both places, one after the other: whatever it held, and with the first durable the
+    /// second may be torn.
     pub(crate) async fn store_generation(self: &Rc<Self>) -> Agreed {
         let (counted, newcomers) = self.make_generation();
         let stored = self.store_on(|m| !newcomers.contains(&m.index)).await;
         let agreed = Agreed { stored, counted };
         if !agreed.are_too_few() {
-            self.store_on(|m| newcomers.contains(&m.index)).await;
+            for _ in 0..2 {
+                self.store_on(|m| newcomers.contains(&m.index)).await;
+            }
             self.core.beat.set_voters(self.core.counted());
         }
         agreed
@@ -426,6 +429,23 @@ impl Home {
     pub(crate) async fn store_superblocks(self: &Rc<Self>) -> usize {
         self.superblock.borrow_mut().writes += 1;
         self.store_on(|_| true).await
+    }
+
+    /// Writes the superblock to these members where their other copy lies. One that does not take it has the copy that it
+    /// had: no reason to go on without it.
+    pub(crate) async fn complete_superblocks(&self, members: &[u16]) {
+        for index in members {
+            let member = self.core.member(*index);
+            let copy = 1 - member.super_copy.get();
+            let (offset, bytes) = (
+                member.geometry().super_offset(copy),
+                self.superblock_for(*index),
+            );
+            let written = member.write(offset, vec![bytes]).await;
+            if written.is_ok() && member.flush().await.is_ok() {
+                member.super_copy.set(copy);
+            }
+        }
     }
 
     async fn store_on(self: &Rc<Self>, wanted: impl Fn(&Member) -> bool) -> usize {

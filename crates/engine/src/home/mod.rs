@@ -23,6 +23,7 @@ pub mod jobs;
 mod left;
 pub(crate) mod log;
 pub mod nodes;
+mod own;
 mod parts;
 mod records;
 mod redundancy;
@@ -32,6 +33,7 @@ mod returning;
 mod root;
 #[cfg(test)]
 mod scale_tests;
+pub mod scrub;
 mod settings;
 pub mod space;
 mod step;
@@ -60,6 +62,7 @@ use crate::home::demand::Demand;
 use crate::home::log::Log;
 use crate::home::nodes::NodeWriter;
 use crate::home::root::Roots;
+use crate::home::scrub::Scrubs;
 use crate::home::space::Space;
 use crate::home::work::Tasks;
 use crate::journal::Journal;
@@ -99,6 +102,7 @@ pub struct Home {
     pub(crate) demand: Demand,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) tasks: RefCell<Tasks>,
+    pub(crate) scrubs: Scrubs,
 }
 
 impl std::fmt::Debug for Home {
@@ -153,6 +157,7 @@ impl Home {
         );
         let strip_blocks = parts.superblock.strip_blocks;
         let space = Space::new(parts.topology, strip_blocks, parts.core.slot_blocks);
+        let scrubs = Scrubs::of(&parts.catalog, parts.core.rt.unix_seconds());
         let home = Rc::new(Home {
             core: parts.core,
             journal: parts.journal,
@@ -168,7 +173,10 @@ impl Home {
             demand: Demand::default(),
             checkpoints: Checkpoints::default(),
             tasks: RefCell::default(),
+            scrubs,
         });
+        home.keep_scrubs();
+        home.show_scrub("");
         home.take_stock();
         home
     }

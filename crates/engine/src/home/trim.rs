@@ -104,7 +104,7 @@ impl Home {
             let trim = async move { home.trim_member(index, stops).await };
             self.core.rt.spawn(trim)
         };
-        let trims: Vec<_> = in_use.map(|m| trim(m)).collect();
+        let trims: Vec<_> = in_use.map(trim).collect();
         Ok(join_all(trims).await)
     }
 

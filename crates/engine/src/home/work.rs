@@ -2,7 +2,7 @@
 //!
 //! **Invariants**:
 //! - What gives clients room is never paused: writes would wait for it without end.
-//! - A pause is kept in memory only: after an import all work goes on.
+//! - A pause is kept in memory only, but that of a scrub: after an import all other work goes on.
 
 use ashlar_format::BLOCK_U64;
 use ashlar_rt::Nanos;
@@ -22,8 +22,9 @@ pub struct Progress {
     pub done: u64,
     /// Bytes known to be to do.
     pub total: u64,
-    /// When it started.
+    /// When it started, or went on, and how much had been done by then.
     pub since: Nanos,
+    pub begun: u64,
     /// Why it waits.
     pub reason: &'static str,
     /// When the operator paused it, if it is paused. The other fields are as it left them.
@@ -62,6 +63,8 @@ pub struct Tasks {
     pub repair: Progress,
     /// Moves of columns.
     pub rebalance: Progress,
+    /// The last scrub, as its report says it.
+    pub scrub: Progress,
     /// Columns rebuilt, blocks repaired.
     pub gains: u64,
     /// Group commits that unmapped something: what they unmapped can be cleaned.
@@ -91,6 +94,7 @@ impl Home {
         match work {
             Work::Rebuild => self.is_degraded(),
             Work::Rebalance => self.bytes_to_move().is_some(),
+            Work::Scrub => self.bytes_to_scrub() > 0,
             Work::Clean | Work::Repair => false,
         }
     }
@@ -99,6 +103,7 @@ impl Home {
     pub(crate) fn pause(&self, work: Work, paused: bool) -> Result<bool, Error> {
         match work {
             Work::Rebuild | Work::Rebalance => {}
+            Work::Scrub => return self.rest_scrub(paused),
             Work::Clean => return Err(Error::CleaningNotPaused),
             Work::Repair => return Err(Error::RepairNotPaused),
         }
@@ -194,6 +199,7 @@ impl Tasks {
             Work::Clean => &self.clean,
             Work::Repair => &self.repair,
             Work::Rebalance => &self.rebalance,
+            Work::Scrub => &self.scrub,
         }
     }
 
@@ -204,6 +210,7 @@ impl Tasks {
             Work::Clean => &mut self.clean,
             Work::Repair => &mut self.repair,
             Work::Rebalance => &mut self.rebalance,
+            Work::Scrub => &mut self.scrub,
         }
     }
 }

@@ -28,6 +28,8 @@ pub struct Candidate {
     superblock: Superblock,
     /// Which copy that is.
     copy: u32,
+    /// Whether it is the only good one.
+    lone: bool,
     /// Whether it has a root of its generation, or of a later one, if that was looked for.
     rooted: Option<bool>,
 }
@@ -84,13 +86,13 @@ async fn read_copy(
     Some(Superblock::decode(&read_at(device, offset, size).await?))
 }
 
-/// Reads a device's superblock: the newer of two valid copies, and which that is. `Ok(None)`: there is
-/// none. Copies that name different devices are refused: a write for one device has landed on the other, and
+/// Reads a device's superblock: the newer of two valid copies, which that is, and whether it is the only one.
+/// `Ok(None)`: there is none. Copies that name different devices are refused: a write for one device has landed on the other, and
 /// which of the two this is cannot be told from it.
 async fn read_superblock(
     device: &DeviceRef,
     position: usize,
-) -> Result<Option<(Superblock, u32)>, Error> {
+) -> Result<Option<(Superblock, u32, bool)>, Error> {
     let size = device.info().size_bytes;
     let area = super_bytes(size);
     if size < 2 * area {
@@ -98,11 +100,11 @@ async fn read_superblock(
     }
     let mut best: Option<(Superblock, u32)> = None;
     let mut refused = None;
-    let mut read = false;
+    let (mut read, mut good) = (false, 0);
     for (offset, copy) in [(0, 0), (size - area, 1)] {
         match read_copy(device, offset, area).await {
             Some(Ok(found)) => {
-                read = true;
+                (read, good) = (true, good + 1);
                 if let Some((first, _)) = &best
                     && first.device != found.device
                 {
@@ -126,7 +128,16 @@ async fn read_superblock(
         }
     }
     match (best, refused) {
-        (Some(found), _) => Ok(Some(newer_inside(device, found).await)),
+        (Some((found, copy)), _) => {
+            let inside = inside(device, &found).await;
+            let lone = match found.geometry.size_bytes < size {
+                true => inside.is_none(),
+                false => good < 2,
+            };
+            let newer = inside.filter(|inside| inside.writes > found.writes);
+            let (found, copy) = newer.map_or((found, copy), |inside| (inside, 1));
+            Ok(Some((found, copy, lone)))
+        }
         (None, Some(source @ FormatError::Unsupported(_))) => Err(Error::Format {
             device: position,
             source,
@@ -153,27 +164,20 @@ async fn inside(device: &DeviceRef, found: &Superblock) -> Option<Superblock> {
     (inside.device == found.device).then_some(inside)
 }
 
-/// The newer one of a superblock that was found and that at the end which the device had.
-async fn newer_inside(device: &DeviceRef, found: (Superblock, u32)) -> (Superblock, u32) {
-    match inside(device, &found.0).await {
-        Some(inside) if inside.writes > found.0.writes => (inside, 1),
-        _ => found,
-    }
-}
-
 /// A device's superblock, and which copy that is; `None`: it has none.
 ///
 /// # Errors
 /// It cannot be read, or not told from another.
 pub(crate) async fn look(device: &DeviceRef) -> Result<Option<(Superblock, u32)>, Error> {
-    read_superblock(device, 0).await
+    let found = read_superblock(device, 0).await?;
+    Ok(found.map(|(superblock, copy, _)| (superblock, copy)))
 }
 
 /// What a device says of itself.
 pub async fn probe(device: &DeviceRef) -> Result<Option<Label>, Error> {
     let found = read_superblock(device, 0).await?;
     let never = |m: &&MemberEntry| matches!(m.state, MemberState::Spare | MemberState::Removed);
-    Ok(found.map(|(s, _)| Label {
+    Ok(found.map(|(s, ..)| Label {
         counted: online_members(&s.members)
             .map(|i| s.members[i].uuid)
             .collect(),
@@ -223,6 +227,8 @@ pub struct Spread {
     pub unsure: bool,
     /// Not every member that is here holds it, or has the array's name.
     pub behind: bool,
+    /// Members that are here with only one good copy of their superblock: power went while the other was written.
+    pub lone: Vec<u16>,
     /// Devices that are hot spares by it.
     pub spares: Vec<Candidate>,
     /// Those of them that have another name than the array, by row.
@@ -244,12 +250,13 @@ pub async fn assemble(
             other => other?,
         };
         let is_wanted = |s: &Superblock| wanted.is_none_or(|array| array == s.array);
-        if let Some((superblock, copy)) = found.filter(|(s, _)| is_wanted(s)) {
+        if let Some((superblock, copy, lone)) = found.filter(|(s, ..)| is_wanted(s)) {
             candidates.push(Candidate {
                 device,
                 position,
                 superblock,
                 copy,
+                lone,
                 rooted: None,
             });
         }
@@ -286,6 +293,9 @@ pub async fn assemble(
         renamed: Vec::new(),
         unsure: found.unsure,
         behind: found.behind,
+        lone: (chosen.iter().filter(|(_, c)| c.lone))
+            .map(|(_, c)| c.superblock.index)
+            .collect(),
     };
     let chosen = chosen.into_iter().map(|(_, c)| c).collect();
     Ok((newest, chosen, spread))

@@ -234,7 +234,7 @@ fn check_room_for(
     Ok(())
 }
 
-/// Has the generation that decides in effect, and then one without the members that are missing. Also if a device was
+/// Has the generation that decides in effect, with both copies of each superblock, and then one without the members that are missing. Also if a device was
 /// growing when the power went: its row may say other slots than it has, or the other way round.
 async fn settle_generation(home: &Rc<Home>, spread: &Spread, degraded: bool) -> Result<(), Error> {
     let enough = |stored: usize, counted: usize| {
@@ -250,6 +250,7 @@ async fn settle_generation(home: &Rc<Home>, spread: &Spread, degraded: bool) -> 
             enough(stored, before)?;
         }
     }
+    home.complete_superblocks(&spread.lone).await;
     let grew = {
         let superblock = home.superblock.borrow();
         let rows = superblock.members.iter().zip(&home.core.members);

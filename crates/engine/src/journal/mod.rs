@@ -9,6 +9,7 @@
 //! - Ring space is reused only once a durable delta record, or the root, carries a tail beyond it, so
 //!   that recovery always knows where the needed part of each ring begins.
 
+pub mod look;
 pub mod recover;
 pub mod sets;
 pub mod window;
@@ -119,6 +120,17 @@ impl Journal {
     /// Where the data ring's needed part begins.
     pub fn data_tail(&self) -> RingPosition {
         self.tail.get()[1]
+    }
+
+    /// Where the needed parts of both rings begin.
+    pub fn tails(&self) -> [RingPosition; 2] {
+        self.tail.get()
+    }
+
+    /// Whether a record is needed still, and its place is no other's.
+    pub fn needs(&self, record: &Record) -> bool {
+        let at = slot(record.header.ring);
+        record.header.position[at].count >= self.tail.get()[at].count
     }
 
     /// Bytes of both rings, and bytes in use.
@@ -250,7 +262,7 @@ impl Journal {
         if end - self.reusable.get()[at].bytes > size {
             return Err(AppendError::Full);
         }
-        if !self.write_columns(&header, payload, false).await {
+        if !self.write_columns(&header, payload, None).await {
             return Err(AppendError::Broken);
         }
         let mut position = self.position.get();
@@ -279,7 +291,18 @@ impl Journal {
     /// (`import::recover`), and not written: power that goes meanwhile can leave anything where a write was, also one
     /// of the same bytes.
     pub async fn complete(&self, record: &Record) {
-        self.write_columns(&record.header, &record.payload, true)
+        let all = &record.header.devices;
+        self.write_columns(&record.header, &record.payload, Some(all))
+            .await;
+    }
+
+    /// Writes the columns of a record on these devices again, where they are not what was written; the caller holds the
+    /// log lock, and the record is needed still.
+    ///
+    /// Crash argument: only bad columns are written, in their place: torn, they are as bad as before. While the lock is
+    /// held no other record takes their place.
+    pub async fn restore(&self, record: &Record, devices: &[u16]) {
+        self.write_columns(&record.header, &record.payload, Some(devices))
             .await;
     }
 
@@ -294,9 +317,14 @@ impl Journal {
             .clone()
     }
 
-    /// Writes and flushes the columns of a record; with `missing` only those that are not there are written.
+    /// Writes and flushes the columns of a record; `missing`: of those on these devices what is not there.
     /// Whether all devices took theirs.
-    async fn write_columns(&self, header: &ColumnHeader, payload: &[u8], missing: bool) -> bool {
+    async fn write_columns(
+        &self,
+        header: &ColumnHeader,
+        payload: &[u8],
+        missing: Option<&[u16]>,
+    ) -> bool {
         let (w, m) = (usize::from(header.w), usize::from(header.m));
         let share = header.share_bytes();
         let mut columns: Vec<Buf> = (0..w + m)
@@ -319,9 +347,11 @@ impl Journal {
         }
         let ring_offset =
             header.position[slot(header.ring)].bytes % self.ring_bytes[slot(header.ring)];
-        let mut joins = Vec::new();
+        let (mut joins, compare) = (Vec::new(), missing.is_some());
         for (index, mut column) in columns.into_iter().enumerate() {
-            if planted::on(Bug::JournalColumnLeftOut) && index > 0 && index + 1 == w + m {
+            let left_out =
+                planted::on(Bug::JournalColumnLeftOut) && index > 0 && index + 1 == w + m;
+            if left_out || missing.is_some_and(|m| !m.contains(&header.devices[index])) {
                 continue;
             }
             let mut header = header.clone();
@@ -334,7 +364,7 @@ impl Journal {
             let offset = ring_start(&core, device, header.ring) + ring_offset;
             joins.push(self.core.rt.spawn(async move {
                 let member = core.member(device);
-                let there = missing
+                let there = compare
                     && (member.read(offset, column.len()).await).is_ok_and(|b| *b == *column);
                 let done = (there || member.write(offset, vec![column.freeze()]).await.is_ok())
                     && (planted::on(Bug::JournalNotFlushed) || member.flush().await.is_ok());

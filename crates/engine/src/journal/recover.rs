@@ -162,7 +162,7 @@ async fn headers_at(
     headers
 }
 
-async fn read_record(
+pub(super) async fn read_record(
     core: &Rc<Core>,
     epochs: &[Epoch],
     ring: Ring,

@@ -54,6 +54,8 @@ pub struct Counters {
     pub read_bytes: Cell<u64>,
     /// Bytes written.
     pub written_bytes: Cell<u64>,
+    /// Whether the last read got no answer.
+    pub unanswered: Cell<bool>,
 }
 
 /// A discard that is still under way.
@@ -402,18 +404,26 @@ impl Member {
         let read = device.read(offset, Buf::scratch(length));
         match self.rt.timeout(DEADLINE, read).await {
             Some((mut buf, Ok(()))) => {
+                self.counters.unanswered.set(false);
                 self.overlay(offset, &mut buf);
                 Ok(buf)
             }
             Some((_, Err(fault))) => {
                 add(&self.counters.read_errors, 1);
+                self.counters.unanswered.set(fault != Fault::Media);
                 Err(fault)
             }
             None => {
                 add(&self.counters.read_errors, 1);
+                self.counters.unanswered.set(true);
                 Err(Fault::Timeout)
             }
         }
+    }
+
+    /// Whether the device answered when it was read last, if only that it does not give the bytes.
+    pub fn answers(&self) -> bool {
+        !self.counters.unanswered.get()
     }
 
     /// Writes slices one after another. The device has the write when this returns, so that writes reach it in the

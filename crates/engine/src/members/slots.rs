@@ -222,6 +222,11 @@ impl Slots {
         self.dirty_pages.take()
     }
 
+    /// Pages of the table.
+    pub fn pages(&self) -> u32 {
+        u32::try_from(self.page_copy.borrow().len()).expect("fewer than slots")
+    }
+
     /// Which of the two copies of a page is the present one.
     pub fn page_copy(&self, page: u32) -> u8 {
         self.page_copy.borrow()[page as usize]

@@ -3,7 +3,7 @@
 //! Invariant: a block is counted against its device once, however often it is found, as long as the device is there.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ashlar_format::SegmentNumber;
 use ashlar_rt::Gate;
@@ -57,12 +57,45 @@ pub struct Bad {
     pub repairs: RefCell<Repairs>,
     /// Opens when one is to be repaired.
     pub found: Gate,
+    /// Of segments that a scrub looks at: blocks that turn out bad meanwhile, each with its device.
+    watched: RefCell<BTreeMap<SegmentNumber, Faults>>,
     /// Blocks of volumes: tree and address.
     pub lost: RefCell<BTreeSet<(u32, u64)>>,
     /// What is lost is read again: how often that was asked for since the last time all was.
     pub again: Cell<u32>,
     /// The journal is short: leaves that cannot be read must let go of it.
     pub give_up_lost: Cell<bool>,
+}
+
+/// Bad blocks, each with the device it was read from and how it is bad.
+pub type Faults = BTreeMap<BadBlock, (u16, Found)>;
+
+impl Bad {
+    /// From now on keeps the blocks of a segment that turn out bad.
+    pub fn watch(&self, segment: SegmentNumber) {
+        self.watched.borrow_mut().insert(segment, Faults::new());
+    }
+
+    /// Those kept since.
+    pub fn take_watched(&self, segment: SegmentNumber) -> Faults {
+        let mut watched = self.watched.borrow_mut();
+        watched
+            .get_mut(&segment)
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+
+    /// Keeps no more of them.
+    pub fn unwatch(&self, segment: SegmentNumber) {
+        self.watched.borrow_mut().remove(&segment);
+    }
+
+    /// A block turned out bad.
+    pub fn tell(&self, block: BadBlock, device: u16, found: Found) {
+        if let Some(faults) = self.watched.borrow_mut().get_mut(&block.segment) {
+            faults.insert(block, (device, found));
+        }
+    }
 }
 
 /// The bad blocks that are known.
@@ -80,6 +113,16 @@ impl Repairs {
     /// Whether a block is known to be bad.
     pub fn knows(&self, block: &BadBlock) -> bool {
         self.due.contains(block) || self.hopeless.contains(block)
+    }
+
+    /// Whether a block is to be repaired.
+    pub fn is_due(&self, block: &BadBlock) -> bool {
+        self.due.contains(block)
+    }
+
+    /// Whether a block is bad: to be repaired, or not to be.
+    pub fn is_bad(&self, block: &BadBlock) -> bool {
+        self.knows(block) || self.counted.contains(block)
     }
 
     /// Whether nothing is to be repaired.
@@ -176,6 +219,21 @@ mod tests {
         assert!(repairs.add(bad), "another place, another count");
         repairs.tried(bad, true);
         assert!(!repairs.knows(&bad));
+    }
+
+    #[test]
+    fn what_turns_out_bad_of_a_watched_segment_is_kept() {
+        let bad = Bad::default();
+        bad.tell(block(1, 0), 4, Found::Wrong);
+        bad.watch(1);
+        assert!(bad.take_watched(1).is_empty());
+        bad.tell(block(1, 3), 4, Found::Unreadable);
+        bad.tell(block(2, 3), 4, Found::Wrong);
+        assert_eq!(bad.take_watched(1)[&block(1, 3)], (4, Found::Unreadable));
+        assert!(bad.take_watched(1).is_empty() && bad.take_watched(2).is_empty());
+        bad.unwatch(1);
+        bad.tell(block(1, 3), 4, Found::Wrong);
+        assert!(bad.take_watched(1).is_empty());
     }
 
     #[test]

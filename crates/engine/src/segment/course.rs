@@ -19,7 +19,7 @@ use crate::segment::table::Core;
 use crate::segment::{Pinned, Segment};
 
 /// The rows of a column of a course that are in memory.
-fn rows_in_memory(segment: &Segment, course: u32, column: usize) -> Option<Vec<Row>> {
+pub(super) fn rows_in_memory(segment: &Segment, course: u32, column: usize) -> Option<Vec<Row>> {
     let geometry = segment.geometry;
     let first = course * geometry.course_strips();
     let rows = segment.rows.borrow();
@@ -35,7 +35,8 @@ fn rows_in_memory(segment: &Segment, course: u32, column: usize) -> Option<Vec<R
     Some(all)
 }
 
-/// All rows of a column of a course: from memory, else from its summary; `None` if it cannot be read.
+/// All rows of a column of a course: from memory, else from its summary; `None` if it cannot be read, which counts
+/// against its device.
 pub async fn read_course_rows(
     core: &Rc<Core>,
     segment: &Pinned,
@@ -53,13 +54,13 @@ pub async fn read_course_rows(
 }
 
 /// How many rows a column of a course has.
-fn rows_of(segment: &Segment, course: u32) -> usize {
+pub(super) fn rows_of(segment: &Segment, course: u32) -> usize {
     let geometry = segment.geometry;
     (geometry.strips_in(course) * geometry.strip_blocks) as usize
 }
 
 /// Strips that were never written are zeros.
-fn blank_unwritten(rows: &[Row], bytes: &mut [u8]) {
+pub(super) fn blank_unwritten(rows: &[Row], bytes: &mut [u8]) {
     for (row, block) in rows.iter().zip(bytes.chunks_mut(BLOCK)) {
         if row.digest == [0; 16] {
             block.fill(0);

@@ -13,6 +13,7 @@ pub mod coder;
 pub mod course;
 pub mod header;
 pub mod identity;
+pub mod look;
 pub mod plan;
 pub mod read;
 pub mod stream;

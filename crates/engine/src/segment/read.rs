@@ -332,6 +332,7 @@ async fn read_rows(core: &Rc<Core>, segment: &Pinned, span: Span) -> Option<Vec<
     (wanted.len() == span.count as usize).then_some(wanted)
 }
 
+/// A part of a column's summary of a course; one that is bad counts against its device, and is repaired.
 pub(super) async fn read_summary_part(
     core: &Rc<Core>,
     segment: &Pinned,
@@ -340,26 +341,30 @@ pub(super) async fn read_summary_part(
     part: u32,
 ) -> Option<Vec<Row>> {
     let place = usable_place(core, segment, column)?;
-    let rows = summary_part(core, segment, place, course, column, part).await?;
-    if rows.is_none() {
-        let stripe = course * segment.geometry.course_strips();
-        let summary = (stripe, column, SUMMARY);
-        note_bad_block(core, segment, summary, Some(place), Found::Wrong);
+    match summary_part(core, segment, place, course, column, part).await {
+        Ok(rows) => Some(rows),
+        Err(Found::Unreadable) if !core.member(place.device).answers() => None,
+        Err(found) => {
+            let stripe = course * segment.geometry.course_strips();
+            let summary = (stripe, column, SUMMARY);
+            note_bad_block(core, segment, summary, Some(place), found);
+            None
+        }
     }
-    rows
 }
 
-/// A part of a column's summary of a course, if the device it lies on gives it; `Some(None)` if that is none.
-async fn summary_part(
-    core: &Rc<Core>,
-    segment: &Pinned,
+/// The same as it is on the device, which counts nothing.
+pub(super) async fn summary_part(
+    core: &Core,
+    segment: &Segment,
     place: Column,
     course: u32,
     column: usize,
     part: u32,
-) -> Option<Option<Vec<Row>>> {
+) -> Result<Vec<Row>, Found> {
     let offset = device_offset(core, place, segment.geometry.summary_block(course) + part);
-    let bytes = core.member(place.device).read(offset, BLOCK).await.ok()?;
+    let bytes = core.member(place.device).read(offset, BLOCK).await;
+    let bytes = bytes.map_err(|_| Found::Unreadable)?;
     let number = u16::try_from(column).expect("at most 256 columns");
     let id = SummaryId {
         segment: segment.number,
@@ -367,7 +372,7 @@ async fn summary_part(
         course,
         part,
     };
-    Some(summary::decode(&core.identity.array, id, &bytes).ok())
+    summary::decode(&core.identity.array, id, &bytes).map_err(|_| Found::Wrong)
 }
 
 /// Whether the summaries of the course that a segment's last known stripe is of can all be read, and say all that the
@@ -390,7 +395,7 @@ pub async fn summary_stands(core: &Rc<Core>, segment: &Pinned) -> bool {
         let mut rows = Vec::new();
         for part in 0..geometry.summary_blocks(strips) {
             let found = summary_part(core, segment, place, course, column, part);
-            let Some(Some(found)) = found.await else {
+            let Ok(found) = found.await else {
                 return false;
             };
             rows.extend(found);

@@ -12,6 +12,9 @@ use std::task::{Context, Poll, Waker};
 
 use crate::time::{Nanos, SECOND};
 
+/// When virtual time begins, in seconds since 1970.
+const VIRTUAL_BEGIN: u64 = 1_700_000_000;
+
 enum Time {
     Virtual(Cell<Nanos>),
     Real(std::time::Instant),
@@ -60,6 +63,16 @@ impl Clock {
                 let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
                 seconds * SECOND + u64::try_from(now.tv_nsec).unwrap_or(0)
             }
+        }
+    }
+
+    /// Seconds since 1970, as people count them: a clock that is set may jump. Virtual time begins in 2023.
+    pub(super) fn unix_seconds(&self) -> u64 {
+        match &self.time {
+            Time::Virtual(now) => VIRTUAL_BEGIN + now.get() / SECOND,
+            Time::Real(_) => std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
         }
     }
 

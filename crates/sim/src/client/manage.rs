@@ -231,6 +231,8 @@ impl Session {
             Err(StoreError::NoSpace) if key.1 == "clean.reserve" => {
                 self.world.trace.mark("a setting is refused");
             }
+            // Who starts scrubs goes on beside the export.
+            Err(StoreError::Closed) if key.1 == "scrub.max" => return false,
             Err(error) => self.judge("set", error).await,
         }
         true

@@ -22,6 +22,7 @@
 //! | purpose 14 | whether devices come back while the array runs | [`Part::Returns`] |
 //! | purpose 15 | whether hosts renew a beat | [`Part::Beats`] |
 //! | purpose 16 | the weight of trims of all free slots | [`Part::Discards`] |
+//! | purpose 17 | whether there are scrubs | [`Part::Scrubs`] |
 //!
 //! Invariants: draws of one generator have a fixed order; each purpose has a generator of its own, so that a seed that
 //! one of them leaves alone keeps its history; what is too large for a full array is not drawn for one.
@@ -110,6 +111,7 @@ impl Config {
             told: options.told,
             returns: false,
             beats: false,
+            scrubs: false,
             host: (0, 0),
             more: 0,
             late: options.late,
@@ -354,6 +356,7 @@ impl Config {
         self.beats = self.may(Part::Beats) && self.mode != Mode::Calm && purpose(15).chance(40);
         self.returns = self.may(Part::Returns) && purpose(14).chance(50);
         self.weights.discard = u64::from(self.may(Part::Discards) && purpose(16).chance(30));
+        self.scrubs = self.may(Part::Scrubs) && purpose(17).chance(30);
         if self.may(Part::MoreShards) && purpose(4).chance(25) {
             self.most_shards = Some(4);
         }
@@ -582,12 +585,8 @@ impl Config {
     fn other_sizes(&mut self, rng: &mut Rng) {
         let (wanted, few) = (rng.chance(20), rng.chance(50));
         let most = self.device_bytes / self.slot_bytes * if self.full.is_some() { 1 } else { 3 };
-        let kinds = [
-            0,
-            rng.range(1, most),
-            rng.range(1, most),
-            rng.range(1, most),
-        ];
+        let mut more = || rng.range(1, most);
+        let kinds = [0, more(), more(), more()];
         // Two kinds of device, as after a purchase, or several.
         let kinds = &kinds[..if few { 2 } else { 4 }];
         let more = (0..self.devices).map(|_| rng.pick(kinds)).collect();

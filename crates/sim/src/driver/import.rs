@@ -86,7 +86,7 @@ impl Driver<'_> {
     }
 
     /// Imports, with `--degraded` if the start rule asks for it, and of the devices that hold different histories only
-    /// those that the array has not given up. Devices that were slow for it are so no longer, whatever it answers.
+    /// those that the array, or the operator, has not given up. Devices that were slow for it are so no longer, whatever it answers.
     pub(crate) fn open(&mut self, rt: &Rt, crash: bool) -> Opened {
         let opened = self.open_slow_or_not(rt, crash);
         self.as_fast_as_usual();
@@ -137,6 +137,9 @@ impl Driver<'_> {
                     // So may one during which that came about.
                     self.world.loose.set(!self.world.promised());
                     self.opened(degraded);
+                    if degraded {
+                        self.world.mishaps.left_out.replace(absent);
+                    }
                     return Opened::Store(store);
                 }
                 Err(error) => {
@@ -151,6 +154,7 @@ impl Driver<'_> {
                     if matches!(error, StoreError::Diverged(_)) {
                         self.world.trace.mark("the operator chooses a history");
                         absent.extend(&self.world.budget.borrow().gone);
+                        absent.extend(self.world.mishaps.left_out.borrow().iter());
                     }
                 }
             }

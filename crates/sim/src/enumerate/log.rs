@@ -13,6 +13,7 @@ use ashlar_rt::{Buf, Slice};
 use crate::disk::{Io, Pending, UNIT};
 use crate::pages::Pages;
 use crate::rng::{Rng, mix};
+use crate::scrubs::Scrubs;
 use crate::world::{Budget, VolumeEntry, World};
 
 /// Pending writes up to which every subset is an image.
@@ -23,6 +24,7 @@ pub const EVERY: usize = 10;
 pub struct Known {
     pub(crate) volumes: BTreeMap<String, VolumeEntry>,
     pub(crate) budget: Budget,
+    pub(crate) scrubs: Scrubs,
     answers: u64,
 }
 
@@ -108,6 +110,7 @@ impl Log {
         let known = Rc::new(Known {
             volumes: world.volumes.borrow().clone(),
             budget: world.budget.borrow().clone(),
+            scrubs: world.mishaps.scrubs.borrow().clone(),
             answers: world.answers.get(),
         });
         self.points.push(Point {

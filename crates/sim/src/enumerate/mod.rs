@@ -305,6 +305,7 @@ fn after(geometry: usize, disks: Vec<Pages>, known: &Known, lost: u64, trace: bo
         .collect();
     let world = World::on(ops::config(geometry), disks, trace);
     *world.volumes.borrow_mut() = known.volumes.clone();
+    *world.mishaps.scrubs.borrow_mut() = known.scrubs.clone();
     let mut budget = known.budget.clone();
     for device in (0..world.config.devices).filter(|d| lost >> d & 1 == 1) {
         budget.absent.insert(device);

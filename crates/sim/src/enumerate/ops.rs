@@ -60,6 +60,8 @@ pub enum Op {
     Blink(usize),
     /// A page of a device is damaged; then everything is read.
     Rot(usize),
+    /// Everything is scrubbed.
+    Scrub,
     /// Waits for background work and full redundancy.
     Repair,
     /// Nothing, for so many milliseconds: checkpoints and merges come by.
@@ -71,7 +73,7 @@ pub enum Op {
 }
 
 /// Every letter, by name.
-pub const ALPHABET: [(&str, Op); 49] = [
+pub const ALPHABET: [(&str, Op); 50] = [
     ("w512", Op::Write(0, 512, false)),
     ("w512d", Op::Write(512, 512, true)),
     ("w2k-odd", Op::Write(3 * KIB, 2 * KIB, false)),
@@ -121,6 +123,7 @@ pub const ALPHABET: [(&str, Op); 49] = [
     ("reopen", Op::Reopen),
     ("restart", Op::Restart),
     ("resize", Op::Resize),
+    ("scrub", Op::Scrub),
 ];
 
 /// The letter called `name`.
@@ -302,6 +305,7 @@ async fn perform(session: Session, op: Op) {
                 read_all(&session).await;
             }
         }
+        Op::Scrub => session.scrub_now().await,
         Op::Sleep(milliseconds) => session.rt.sleep(milliseconds * SECOND / 1_000).await,
         Op::Repair | Op::Reopen | Op::Restart => unreachable!("done by the caller"),
     }
