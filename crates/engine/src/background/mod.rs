@@ -2,7 +2,8 @@
 //!
 //! [`mod@work`] does the jobs that the books of free space offer: [`mod@clean`] moves live blocks out of segments,
 //! [`mod@column`] gives columns other slots. [`mod@broken`] makes segments that lost columns ready for that;
-//! [`mod@stretch`] reads ahead for that; [`mod@repair`] rewrites single bad blocks; [`mod@scrub`] looks for them, as fast as its [`mod@pace`] lets it.
+//! [`mod@stretch`] reads ahead for that; [`mod@repair`] rewrites single bad blocks; [`mod@scrub`] looks for
+//! them, as fast as its [`mod@pace`] lets it.
 //!
 //! Invariants:
 //! - None of it changes a map; what it writes becomes part of the array by a journal record only.

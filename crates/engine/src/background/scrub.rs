@@ -14,7 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
-use ashlar_device::Fault;
 use ashlar_format::scrub::{Finding, Part, State};
 use ashlar_format::slot::SlotHeader;
 use ashlar_format::{BLOCK, BLOCK_U64, SegmentNumber};
@@ -24,7 +23,7 @@ use crate::background::Background;
 use crate::background::pace::Rates;
 use crate::home::scrub::{Aim, Seen, bytes_of_courses};
 use crate::planted::{self, Bug};
-use crate::segment::bad::{BadBlock, Faults, Found, SUMMARY};
+use crate::segment::bad::{BadBlock, Faults, Found, SUMMARY, fault_of};
 use crate::segment::header::header_bytes;
 use crate::segment::look::look_at;
 use crate::segment::{Column, Pinned};
@@ -363,17 +362,12 @@ impl Background {
     async fn header_fault(&self, segment: &Pinned, index: usize, place: Column) -> Option<Found> {
         let member = self.core.member(place.device);
         let offset = member.geometry().slot_offset(place.slot);
-        let bytes = match member.read(offset, BLOCK).await {
-            Ok(bytes) => bytes,
-            Err(Fault::Media) => return Some(Found::Unreadable),
-            Err(_) => return None, // it does not answer
-        };
         let (array, blocks) = (&self.core.identity.array, self.core.slot_blocks);
         let column = u16::try_from(index).expect("at most 256 columns");
         let entry = segment.slot_entry(column, place.version);
-        let header = SlotHeader::decode(array, blocks, &bytes);
-        let good = header.is_ok_and(|header| header.entry == entry);
-        (!good).then_some(Found::Wrong)
+        fault_of(member.read(offset, BLOCK).await, |bytes| {
+            SlotHeader::decode(array, blocks, bytes).is_ok_and(|header| header.entry == entry)
+        })
     }
 
     /// Writes headers again.

@@ -18,7 +18,7 @@ use ashlar_rt::{Buf, Slice};
 
 use crate::home::Home;
 use crate::journal::look::look;
-use crate::segment::bad::Found;
+use crate::segment::bad::{Found, fault_of};
 
 /// Something of a device's own that is bad: the device, of which part, how, and whether it is repaired.
 pub type Own = (u16, Part, Found, bool);
@@ -74,7 +74,7 @@ impl Home {
         let bytes = self.superblock_bytes(device, offset).await;
         let now = self.superblock.borrow().generation.number;
         let in_effect = copy == member.super_copy.get();
-        fault(bytes, |bytes| {
+        fault_of(bytes, |bytes| {
             Superblock::decode(bytes).is_ok_and(|found| {
                 let mine = (found.array, found.device) == (self.core.identity.array, member.uuid());
                 mine && (!in_effect || found.generation.number >= now)
@@ -125,7 +125,7 @@ impl Home {
         }
         let (offset, expected) = self.present_root(device);
         let bytes = self.core.member(device).read(offset, expected.len()).await;
-        fault(bytes, |bytes| *bytes == *expected)
+        fault_of(bytes, |bytes| *bytes == *expected)
     }
 
     /// The pages of all slot tables; those that are bad are written by a checkpoint.
@@ -174,7 +174,7 @@ impl Home {
         let offset = member.geometry().page_offset(page, copy);
         let (array, blocks) = (&self.core.identity.array, self.core.slot_blocks);
         let bytes = member.read(offset, BLOCK).await;
-        fault(bytes, |bytes| {
+        fault_of(bytes, |bytes| {
             TablePage::decode(array, device, page, blocks, bytes).is_ok()
         })
     }
@@ -205,15 +205,6 @@ impl Home {
     }
 }
 
-/// What is wrong with bytes that a device gave, or that it did not give them; a device that does not answer is not judged.
-fn fault(bytes: Result<Buf, Fault>, is_good: impl FnOnce(&[u8]) -> bool) -> Option<Found> {
-    match bytes {
-        Ok(bytes) => (!is_good(&bytes)).then_some(Found::Wrong),
-        Err(Fault::Media) => Some(Found::Unreadable),
-        Err(_) => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,11 +212,14 @@ mod tests {
     #[test]
     fn a_device_that_does_not_answer_is_not_judged() {
         let given = || Ok(Buf::zeroed(BLOCK));
-        assert_eq!(fault(given(), |_| true), None);
-        assert_eq!(fault(given(), |_| false), Some(Found::Wrong));
-        assert_eq!(fault(Err(Fault::Media), |_| true), Some(Found::Unreadable));
+        assert_eq!(fault_of(given(), |_| true), None);
+        assert_eq!(fault_of(given(), |_| false), Some(Found::Wrong));
+        assert_eq!(
+            fault_of(Err(Fault::Media), |_| true),
+            Some(Found::Unreadable)
+        );
         for unanswered in [Fault::Offline, Fault::Timeout] {
-            assert_eq!(fault(Err(unanswered), |_| true), None);
+            assert_eq!(fault_of(Err(unanswered), |_| true), None);
         }
     }
 }

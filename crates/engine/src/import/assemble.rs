@@ -87,8 +87,8 @@ async fn read_copy(
 }
 
 /// Reads a device's superblock: the newer of two valid copies, which that is, and whether it is the only one.
-/// `Ok(None)`: there is none. Copies that name different devices are refused: a write for one device has landed on the other, and
-/// which of the two this is cannot be told from it.
+/// `Ok(None)`: there is none. Copies that name different devices are refused: a write for one device has landed on the
+/// other, and which of the two this is cannot be told from it.
 async fn read_superblock(
     device: &DeviceRef,
     position: usize,

@@ -234,8 +234,8 @@ fn check_room_for(
     Ok(())
 }
 
-/// Has the generation that decides in effect, with both copies of each superblock, and then one without the members that are missing. Also if a device was
-/// growing when the power went: its row may say other slots than it has, or the other way round.
+/// Has the generation that decides in effect, with both copies of each superblock, and then one without the members that
+/// are missing. Also if a device was growing when the power went: its row may say other slots than it has, or the other way round.
 async fn settle_generation(home: &Rc<Home>, spread: &Spread, degraded: bool) -> Result<(), Error> {
     let enough = |stored: usize, counted: usize| {
         if stored * 2 < counted && !degraded {

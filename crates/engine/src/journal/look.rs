@@ -6,14 +6,13 @@
 
 use std::rc::Rc;
 
-use ashlar_device::Fault;
 use ashlar_format::BLOCK;
 use ashlar_format::journal::{ColumnHeader, HEADER_BYTES, Ring};
 use ashlar_format::root::{Epoch, RingPosition};
 
-use crate::journal::recover::{Record, read_record};
+use crate::journal::recover::{Record, read_at};
 use crate::journal::{Journal, ring_start, slot};
-use crate::segment::bad::Found;
+use crate::segment::bad::{Found, fault_of};
 use crate::segment::table::Core;
 
 /// The needed records of which columns are bad, of a journal with these epochs; and whether all of them could be read: not
@@ -25,7 +24,9 @@ pub async fn look(core: &Rc<Core>, journal: &Journal, epochs: &[Epoch]) -> (Vec<
         let end = ends[slot(ring)];
         let mut at = journal.tails()[slot(ring)];
         while at.count < end.count && !core.closed.get() {
-            let Some(record) = read_at(core, journal, epochs, ring, at).await else {
+            let Some(record) =
+                read_at(core, epochs, ring, at, journal.ring_bytes[slot(ring)]).await
+            else {
                 whole = false;
                 break;
             };
@@ -44,40 +45,21 @@ pub async fn look(core: &Rc<Core>, journal: &Journal, epochs: &[Epoch]) -> (Vec<
     (all, whole)
 }
 
-/// The record at a position of a ring, or behind the end of the ring, which it may not have fitted before.
-async fn read_at(
-    core: &Rc<Core>,
-    journal: &Journal,
-    epochs: &[Epoch],
-    ring: Ring,
-    at: RingPosition,
-) -> Option<Record> {
-    let size = journal.ring_bytes[slot(ring)];
-    let wrapped = RingPosition {
-        bytes: at.bytes.next_multiple_of(size),
-        ..at
-    };
-    let found = read_record(core, epochs, ring, at, size).await;
-    if found.is_some() || wrapped == at {
-        return found;
-    }
-    read_record(core, epochs, ring, wrapped, size).await
-}
-
 impl Journal {
     /// What is bad of the same record while nobody writes, on members in use. With the epochs of now: a record that broke
     /// was sent again, to the same place, under another one, and is no record any more.
     pub async fn look_again(&self, record: &Record, epochs: &[Epoch]) -> Vec<(u16, Found)> {
         let header = &record.header;
         let at = header.position[slot(header.ring)];
-        let Some(now) = read_at(&self.core, self, epochs, header.ring, at).await else {
+        let size = self.ring_bytes[slot(header.ring)];
+        let Some(now) = read_at(&self.core, epochs, header.ring, at, size).await else {
             return Vec::new();
         };
         let identity = |h: &ColumnHeader| (h.epoch_id, h.sequence, h.attempt, h.hash);
         if identity(&now.header) != identity(header) {
             return Vec::new();
         }
-        let offset = at.bytes % self.ring_bytes[slot(header.ring)];
+        let offset = at.bytes % size;
         let mut still = bad_columns(&self.core, record, epochs, offset).await;
         still.retain(|(device, _)| self.core.member(*device).is_written());
         still
@@ -101,11 +83,8 @@ async fn bad_columns(
             continue;
         }
         let start = ring_start(core, *device, header.ring) + offset;
-        let found = match member.read(start, header.column_bytes()).await {
-            Ok(bytes) => (!is_column(core, header, column, &bytes)).then_some(Found::Wrong),
-            Err(Fault::Media) => Some(Found::Unreadable),
-            Err(_) => None,
-        };
+        let bytes = member.read(start, header.column_bytes()).await;
+        let found = fault_of(bytes, |bytes| is_column(core, header, column, bytes));
         bad.extend(found.filter(|_| member.is_read()).map(|f| (*device, f)));
     }
     bad

@@ -95,15 +95,9 @@ async fn walk(core: &Rc<Core>, epochs: &[Epoch], ring: Ring, from: RingPosition)
     let mut records: Vec<Record> = Vec::new();
     let mut at = from;
     loop {
-        let mut found = read_record(core, epochs, ring, at, size).await;
-        if found.is_none() && !at.bytes.is_multiple_of(size) {
-            let wrapped = RingPosition {
-                count: at.count,
-                bytes: at.bytes.next_multiple_of(size),
-            };
-            found = read_record(core, epochs, ring, wrapped, size).await;
-        }
-        let Some(record) = found else { break };
+        let Some(record) = read_at(core, epochs, ring, at, size).await else {
+            break;
+        };
         let start = record.header.position[slot(ring)].bytes;
         at = RingPosition {
             count: at.count + 1,
@@ -162,7 +156,26 @@ async fn headers_at(
     headers
 }
 
-pub(super) async fn read_record(
+/// The record at a position of a ring, or behind the end of the ring, which it may not have fitted before.
+pub(super) async fn read_at(
+    core: &Rc<Core>,
+    epochs: &[Epoch],
+    ring: Ring,
+    at: RingPosition,
+    size: u64,
+) -> Option<Record> {
+    let found = read_record(core, epochs, ring, at, size).await;
+    if found.is_some() || at.bytes.is_multiple_of(size) {
+        return found;
+    }
+    let wrapped = RingPosition {
+        count: at.count,
+        bytes: at.bytes.next_multiple_of(size),
+    };
+    read_record(core, epochs, ring, wrapped, size).await
+}
+
+async fn read_record(
     core: &Rc<Core>,
     epochs: &[Epoch],
     ring: Ring,

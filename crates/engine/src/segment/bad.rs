@@ -5,8 +5,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
+use ashlar_device::Fault;
 use ashlar_format::SegmentNumber;
-use ashlar_rt::Gate;
+use ashlar_rt::{Buf, Gate};
 
 /// Bad blocks remembered at most. Those found beyond that are counted, and repaired when they are found
 /// again.
@@ -38,6 +39,15 @@ pub enum Found {
     Unreadable,
     /// Its device gives other bytes.
     Wrong,
+}
+
+/// What is wrong with bytes that a device gave, or that it did not give them; one that does not answer is not judged.
+pub fn fault_of(bytes: Result<Buf, Fault>, is_good: impl FnOnce(&[u8]) -> bool) -> Option<Found> {
+    match bytes {
+        Ok(bytes) => (!is_good(&bytes)).then_some(Found::Wrong),
+        Err(Fault::Media) => Some(Found::Unreadable),
+        Err(_) => None,
+    }
 }
 
 impl std::fmt::Display for BadBlock {
