@@ -275,7 +275,7 @@ fn bad_devices_and_names_are_refused_with_one_line_each() {
         ("get t no.such.key", "no.such.key"),
         (
             "set t no.such.key=1",
-            "clean.reserve, rebuild.delay, rebuild.narrow",
+            "clean.reserve, discard, rebuild.delay",
         ),
         ("set t rebuild.min=50M", "is not in this version"),
         ("set t spare=two", "a number of devices, such as 1"),
