@@ -2,8 +2,6 @@
 //! answers may come, and what is said of faults.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -13,7 +11,7 @@ use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Accelerate, Accelerators, Array, Computing, Create, Error, Import, Settings};
 use ashlar_rt::{Buf, MILLISECOND, Rt};
 
-use common::{check, devices, fill, refs, small, volume, without};
+use crate::common::{check, devices, fill, refs, small, volume, without};
 
 const SIZE: u64 = 1 << 20;
 

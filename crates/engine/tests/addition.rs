@@ -1,8 +1,6 @@
 //! Devices that are added to an array while it serves.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::rc::Rc;
 
 use ashlar_device::{Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
@@ -10,7 +8,9 @@ use ashlar_engine::status::{ArrayState, DeviceState, DeviceStatus};
 use ashlar_engine::{Array, Error, Import, Work};
 use ashlar_rt::{MILLISECOND, Rt, SECOND};
 
-use common::{DISK, SIZE, copies, create, devices, read, refs, small, story, without, write};
+use crate::common::{
+    self, DISK, SIZE, copies, create, devices, read, refs, small, story, without, write,
+};
 
 const MIB: u64 = 1 << 20;
 

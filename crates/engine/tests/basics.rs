@@ -1,8 +1,6 @@
 //! An array on memory devices: what is written is read, through export, crash and the loss of M devices.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use ashlar_engine::Work;
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeError, VolumeOptions};
@@ -11,7 +9,7 @@ use ashlar_format::geometry::super_bytes;
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Buf, Rt, SECOND, Slice};
 
-use common::{devices, refs, small, thin_volume, volume};
+use crate::common::{devices, refs, small, thin_volume, volume};
 
 const MIB: u64 = 1 << 20;
 

@@ -2,15 +2,15 @@
 //! takes it over by the operator's word.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::rc::Rc;
 
 use ashlar_device::{Delay, DelayFilter, DeviceRef, FaultFilter, MemDevice};
 use ashlar_engine::{Array, Create, Error, FENCE, Identity, Import, Settings};
 use ashlar_rt::{Buf, Rt, SECOND, Stopped};
 
-use common::{BLOCK, DISK, SIZE, devices, geometry, image, read, refs, run, small, volume, write};
+use crate::common::{
+    self, BLOCK, DISK, SIZE, devices, geometry, image, read, refs, run, small, volume, write,
+};
 
 /// Polls after which something that should end counts as endless.
 const ENDLESS: u64 = 3_000_000;

@@ -1,8 +1,6 @@
 //! Cleaning gains room, in parts and within its reserve.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -11,8 +9,8 @@ use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create};
 use ashlar_rt::{Buf, MILLISECOND, Rt, Slice};
 
-use common::room::{all_thick, put};
-use common::{BLOCK, devices, fill, pattern, refs, small, volume};
+use crate::common::room::{all_thick, put};
+use crate::common::{BLOCK, devices, fill, pattern, refs, small, volume};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,13 +1,11 @@
 //! A declustered array of 41 devices, and the share of its data that losses touch.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use ashlar_engine::status::ArrayStatus;
 use ashlar_engine::{Array, Create, Work};
 use ashlar_rt::Rt;
 
-use common::{BLOCK, devices, fill, refs, small, thin_volume};
+use crate::common::{BLOCK, devices, fill, refs, small, thin_volume};
 
 const MIB: u64 = 1 << 20;
 

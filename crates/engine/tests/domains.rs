@@ -1,8 +1,6 @@
 //! Failure domains: a whole one may be lost where the layout can carry it.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, FaultFilter, MemDevice};
@@ -11,8 +9,8 @@ use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create, Import, Volume};
 use ashlar_rt::{Rt, SECOND};
 
-use common::room::{all_thick, mostly_thick, starts_without};
-use common::{BLOCK, devices, pattern, refs, small, volume};
+use crate::common::room::{all_thick, mostly_thick, starts_without};
+use crate::common::{self, BLOCK, devices, pattern, refs, small, volume};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 2 * MIB;

@@ -2,8 +2,6 @@
 //! full: it stops, and with their backing mended nothing is lost.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -13,7 +11,7 @@ use ashlar_engine::status::{ArrayState, Service};
 use ashlar_engine::{Array, Error, Import};
 use ashlar_rt::{Rt, SECOND};
 
-use common::{BLOCK, check, devices, fill, pattern, refs, run, small, volume};
+use crate::common::{BLOCK, check, devices, fill, pattern, refs, run, small, volume};
 
 const MIB: u64 = 1 << 20;
 /// Bytes of a device.

@@ -2,8 +2,6 @@
 //! hold afterwards (rule R10).
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::rc::Rc;
 
 use ashlar_device::{Device, DeviceInfo, DeviceRef, Fault, IoFuture, MemDevice};
@@ -13,7 +11,7 @@ use ashlar_format::geometry::super_bytes;
 use ashlar_format::superblock::{Generation, MemberState, Superblock};
 use ashlar_rt::{Buf, Rt, Slice};
 
-use common::{devices, small, volume};
+use crate::common::{devices, small, volume};
 
 const MIB: u64 = 1 << 20;
 const BYTES: u64 = 16 * MIB;

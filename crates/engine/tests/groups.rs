@@ -1,8 +1,6 @@
 //! Layouts of several groups: each may lose M devices, at the same time as the others.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -14,8 +12,8 @@ use ashlar_format::slot::{SegmentKind, SlotHeader};
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Nanos, Rt, SECOND};
 
-use common::room::{all_promised, assert_whole, devices_of, mostly_thick, put, scatter};
-use common::{BLOCK, devices, image, pattern, refs, small, volume, without};
+use crate::common::room::{all_promised, assert_whole, devices_of, mostly_thick, put, scatter};
+use crate::common::{self, BLOCK, devices, image, pattern, refs, small, volume, without};
 
 const MIB: u64 = 1 << 20;
 

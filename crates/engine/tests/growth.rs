@@ -1,8 +1,6 @@
 //! Devices that have grown, and that the array uses whole from then on.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::rc::Rc;
 
 use ashlar_device::{Device, DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
@@ -12,8 +10,8 @@ use ashlar_format::geometry::super_bytes;
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{MILLISECOND, Rt};
 
-use common::{
-    DISK, SIZE, copies, create, devices, geometry, pattern, read, refs, story, without, write,
+use crate::common::{
+    self, DISK, SIZE, copies, create, devices, geometry, pattern, read, refs, story, without, write,
 };
 
 const MIB: u64 = 1 << 20;

@@ -1,8 +1,6 @@
 //! Bad blocks: repaired once and for good; beyond the redundancy, given up.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,7 +13,7 @@ use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState, LostRange};
 use ashlar_engine::{Array, Create, Import, VolumeError};
 use ashlar_rt::{Buf, Rt, Slice};
 
-use common::{check, devices, fill, image, refs, small, story, volume, without};
+use crate::common::{self, check, devices, fill, image, refs, small, story, volume, without};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;

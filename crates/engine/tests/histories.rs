@@ -2,8 +2,6 @@
 //! must not be taken for a part of the new one.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule, TraceFilter};
@@ -14,7 +12,9 @@ use ashlar_format::slot::TablePage;
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Buf, Rt, Slice};
 
-use common::{check, devices, fill, geometry, image, refs, run, small, tables, volume, without};
+use crate::common::{
+    check, devices, fill, geometry, image, refs, run, small, tables, volume, without,
+};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;

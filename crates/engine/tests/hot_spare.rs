@@ -1,8 +1,6 @@
 //! Devices that hold nothing until another is lost.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
@@ -10,7 +8,7 @@ use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState};
 use ashlar_engine::{Array, Create, Due, Error, Import, Work};
 use ashlar_rt::{Rt, SECOND};
 
-use common::{
+use crate::common::{
     DISK, SIZE, copies, create, devices, image, read, refs, run, small, story, volume, without,
     write,
 };

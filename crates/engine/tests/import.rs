@@ -1,8 +1,6 @@
 //! What an import makes of crashes, damage and devices that changed, and what the operator may have it do.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, FaultFilter, MemDevice};
@@ -11,8 +9,8 @@ use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Error, Import};
 use ashlar_rt::{Rt, SECOND};
 
-use common::room::{give_up_after, put};
-use common::{BLOCK, devices, pattern, refs, small, volume};
+use crate::common::room::{give_up_after, put};
+use crate::common::{BLOCK, devices, pattern, refs, small, volume};
 
 const MIB: u64 = 1 << 20;
 

@@ -2,8 +2,6 @@
 //! columns than they have parity while they are written.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -13,7 +11,7 @@ use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create, Error, Import, Volume, VolumeOptions};
 use ashlar_rt::{MILLISECOND, Rt, SECOND};
 
-use common::{BLOCK, devices, pattern, refs, run, small, volume, without};
+use crate::common::{self, BLOCK, devices, pattern, refs, run, small, volume, without};
 
 const MIB: u64 = 1 << 20;
 /// Polls after which something that should end counts as endless.

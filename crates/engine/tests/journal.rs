@@ -1,13 +1,11 @@
 //! The journal: group commits of any size, what lets go of it, and what is merged from it.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use ashlar_engine::{Array, Create, Import, Settings};
 use ashlar_rt::{MILLISECOND, Rt, SECOND};
 
-use common::room::{all_thin, far_apart, put, scatter, slow};
-use common::{BLOCK, check, devices, pattern, refs, small, thin_volume, volume};
+use crate::common::room::{all_thin, far_apart, put, scatter, slow};
+use crate::common::{BLOCK, check, devices, pattern, refs, small, thin_volume, volume};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,8 +1,6 @@
 //! Nodes of the trees where room is short: they are merged, and stay as redundant as they were.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -11,10 +9,12 @@ use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create, Import, VolumeError};
 use ashlar_rt::{MILLISECOND, Rt, SECOND};
 
-use common::room::{
+use crate::common::room::{
     all_thick, all_thin, assert_whole, far_apart, first_filtered, mostly_thick, put, scatter, slow,
 };
-use common::{BLOCK, check, devices, fill, pattern, refs, small, thin_volume, volume, without};
+use crate::common::{
+    self, BLOCK, check, devices, fill, pattern, refs, small, thin_volume, volume, without,
+};
 
 const MIB: u64 = 1 << 20;
 

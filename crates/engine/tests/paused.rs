@@ -1,13 +1,11 @@
 //! Background work that the operator has paused.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use ashlar_engine::status::{ArrayState, ArrayStatus, TaskStatus};
 use ashlar_engine::{Array, Error, Import, Work};
 use ashlar_rt::SECOND;
 
-use common::{DISK, create, devices, read, refs, story, write};
+use crate::common::{DISK, create, devices, read, refs, story, write};
 
 fn task(status: &ArrayStatus, work: Work) -> TaskStatus {
     let task = status.tasks.iter().find(|t| t.id == work.id());

@@ -1,8 +1,6 @@
 //! What volumes were promised fits: whatever their blocks, whatever the sizes of devices, and once some are gone.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::rc::Rc;
 
 use ashlar_device::MemDevice;
@@ -11,10 +9,12 @@ use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeOptions, plan};
 use ashlar_rt::{Rt, SECOND};
 
-use common::room::{
+use crate::common::room::{
     all_promised, all_thick, devices_of, far_apart, mostly_thick, put, scatter, starts_without,
 };
-use common::{BLOCK, check, devices, fill, pattern, refs, small, thin_volume, volume, without};
+use crate::common::{
+    BLOCK, check, devices, fill, pattern, refs, small, thin_volume, volume, without,
+};
 
 const MIB: u64 = 1 << 20;
 

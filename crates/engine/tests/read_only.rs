@@ -1,15 +1,13 @@
 //! A read-only import writes nothing: not after a crash, not with devices missing, not in the background.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
 use ashlar_engine::{Array, Error, Import, VolumeError};
 use ashlar_rt::{Buf, Rt, SECOND, Slice};
 
-use common::{devices, image, refs, small, volume};
+use crate::common::{devices, image, refs, small, volume};
 
 const MIB: u64 = 1 << 20;
 const BYTES: u64 = 16 * MIB;

@@ -1,8 +1,6 @@
 //! Redundancy returns after a loss as far as there is room, and an array comes to rest.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::rc::Rc;
 
 use ashlar_device::{Delay, DelayFilter, DeviceRef, MemDevice};
@@ -11,8 +9,8 @@ use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create};
 use ashlar_rt::{Rt, SECOND};
 
-use common::room::{all_thick, assert_whole, far_apart, mostly_thick, put, slow};
-use common::{BLOCK, check, devices, fill, pattern, refs, small, thin_volume, volume};
+use crate::common::room::{all_thick, assert_whole, far_apart, mostly_thick, put, slow};
+use crate::common::{BLOCK, check, devices, fill, pattern, refs, small, thin_volume, volume};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,8 +1,6 @@
 //! Failure domains of devices that are changed while the array serves.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -11,7 +9,7 @@ use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Error, Import, Work};
 use ashlar_rt::Rt;
 
-use common::{
+use crate::common::{
     BLOCK, DISK, SIZE, copies, create, devices, pattern, read, refs, small, story, volume, without,
     write,
 };

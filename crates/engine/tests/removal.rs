@@ -1,8 +1,6 @@
 //! Devices that are taken out of an array for good: emptied first, while they serve.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, FaultFilter, MemDevice};
@@ -10,8 +8,9 @@ use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState};
 use ashlar_engine::{Array, Create, Error, Import, Work};
 use ashlar_rt::{Rt, SECOND};
 
-use common::{
-    DISK, SIZE, copies, create, devices, image, read, refs, small, story, volume, without, write,
+use crate::common::{
+    self, DISK, SIZE, copies, create, devices, image, read, refs, small, story, volume, without,
+    write,
 };
 
 fn state_of(status: &ArrayStatus, index: u16) -> Option<DeviceState> {

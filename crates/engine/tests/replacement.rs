@@ -1,8 +1,6 @@
 //! Devices in use that others take the place of, while the array serves.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -11,7 +9,9 @@ use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState};
 use ashlar_engine::{Array, Error, Import};
 use ashlar_rt::{MILLISECOND, Rt, SECOND};
 
-use common::{DISK, SIZE, copies, create, devices, read, refs, small, story, volume, without};
+use crate::common::{
+    self, DISK, SIZE, copies, create, devices, read, refs, small, story, volume, without,
+};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,15 +1,13 @@
 //! Requests that are given up, and requests of an array that has stopped.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use ashlar_device::{DeviceRef, FaultFilter};
 use ashlar_engine::status::Frontend;
 use ashlar_engine::{Array, Error, Import};
 use ashlar_rt::{MILLISECOND, Rt, SECOND};
 
-use common::room::{give_up_after, put, slow};
-use common::{BLOCK, devices, pattern, refs, small, volume};
+use crate::common::room::{give_up_after, put, slow};
+use crate::common::{BLOCK, devices, pattern, refs, small, volume};
 
 const MIB: u64 = 1 << 20;
 

@@ -2,8 +2,6 @@
 //! else is lost afterwards.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::rc::Rc;
 
 use ashlar_device::{Delay, DelayFilter, DeviceRef, FaultFilter, MemDevice};
@@ -11,8 +9,8 @@ use ashlar_engine::status::{ArrayState, DeviceState};
 use ashlar_engine::{Array, Error, Import, Work};
 use ashlar_rt::{MICROSECOND, MILLISECOND, Rt, SECOND};
 
-use common::{
-    DISK, SIZE, copies, devices, image, read, refs, small, story, volume, without, write,
+use crate::common::{
+    self, DISK, SIZE, copies, devices, image, read, refs, small, story, volume, without, write,
 };
 
 async fn create(rt: &Rt, disks: Vec<DeviceRef>, layout: &str) -> Array {

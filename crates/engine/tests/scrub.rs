@@ -1,8 +1,6 @@
 //! Scrub: what is bad is found where it is, and repaired; what is under way survives an import.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -16,7 +14,7 @@ use ashlar_format::summary::{self, Row, SummaryId};
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Rt, SECOND};
 
-use common::{
+use crate::common::{
     BLOCK, DISK, SIZE, create, devices, fill, geometry, read, refs, small, story, volume, without,
     write,
 };

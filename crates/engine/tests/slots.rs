@@ -1,8 +1,6 @@
 //! Slots of devices that do not keep what is written, and slots under a discard.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -13,8 +11,8 @@ use ashlar_engine::Array;
 use ashlar_engine::status::DeviceState;
 use ashlar_rt::{Buf, Rt, SECOND, Slice};
 
-use common::room::{all_thick, first_filtered, put};
-use common::{BLOCK, check, devices, fill, pattern, small, volume};
+use crate::common::room::{all_thick, first_filtered, put};
+use crate::common::{BLOCK, check, devices, fill, pattern, small, volume};
 
 const MIB: u64 = 1 << 20;
 

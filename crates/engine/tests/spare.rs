@@ -1,16 +1,16 @@
 //! The spare space of an array, set while it runs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::rc::Rc;
 
 use ashlar_device::MemDevice;
 use ashlar_engine::{Array, Error, Import, Work};
 use ashlar_rt::{Rt, SECOND};
 
-use common::room::{all_promised, give_up_after, slow};
-use common::{DISK, copies, create, devices, read, refs, small, story, volume, without, write};
+use crate::common::room::{all_promised, give_up_after, slow};
+use crate::common::{
+    self, DISK, copies, create, devices, read, refs, small, story, volume, without, write,
+};
 
 const MIB: u64 = 1 << 20;
 

@@ -2,8 +2,6 @@
 //! do not drown each other, memory that is given and taken.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -13,7 +11,7 @@ use ashlar_engine::status::{ArrayState, ArrayStatus, Service};
 use ashlar_engine::{Array, Create, Error, Import, plan};
 use ashlar_rt::{MILLISECOND, Rt, SECOND};
 
-use common::{BLOCK, check, devices, fill, pattern, refs, small, volume, without};
+use crate::common::{BLOCK, check, devices, fill, pattern, refs, small, volume, without};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,13 +1,11 @@
 //! Thin volumes take all the room there is, and none that was promised to others.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use ashlar_engine::{Array, Create, VolumeError};
 use ashlar_rt::{Rt, SECOND};
 
-use common::room::{all_thin, scatter};
-use common::{BLOCK, check, devices, fill, pattern, refs, small, thin_volume, volume};
+use crate::common::room::{all_thin, scatter};
+use crate::common::{BLOCK, check, devices, fill, pattern, refs, small, thin_volume, volume};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,8 +1,6 @@
 //! Trim: devices are told which slots are free, and nothing else; the setting `discard`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -10,8 +8,8 @@ use ashlar_device::{Device, DeviceInfo, DeviceRef, Fault, IoFuture, MemDevice};
 use ashlar_engine::{Array, Error, Import, Left, Trimmed, Volume};
 use ashlar_rt::{Buf, MILLISECOND, Nanos, Rt, SECOND, Slice};
 
-use common::room::{all_thick, starts_without};
-use common::{BLOCK, check, devices, fill, pattern, refs, small, story, volume};
+use crate::common::room::{all_thick, starts_without};
+use crate::common::{self, BLOCK, check, devices, fill, pattern, refs, small, story, volume};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,8 +1,6 @@
 //! Making and destroying volumes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -10,8 +8,8 @@ use ashlar_device::{Device, DeviceInfo, Fault, IoFuture, MemDevice};
 use ashlar_engine::{Array, Error, Import, Volume, VolumeError, VolumeOptions};
 use ashlar_rt::{Buf, MILLISECOND, Rt, SECOND, Slice};
 
-use common::room::{give_up_after, put, slow};
-use common::{BLOCK, check, devices, fill, pattern, refs, small, thin_volume, volume};
+use crate::common::room::{give_up_after, put, slow};
+use crate::common::{BLOCK, check, devices, fill, pattern, refs, small, thin_volume, volume};
 
 const MIB: u64 = 1 << 20;
 
