@@ -47,7 +47,6 @@ const SETTINGS: &[&str] = &[
     "rebalance.min",
     "rebuild.max",
     "rebuild.min",
-    "slow.timeout",
 ];
 
 /// Settings of a volume.

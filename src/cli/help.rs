@@ -66,6 +66,8 @@ Settings:
                       bytes a second and device, such as 100M, or none [default: none]
   scrub.min           the same while clients are at work
                       bytes a second and device, such as 10M, or none [default: 10M]
+  slow.timeout        how long a device may take to answer before the array goes on without it
+                      1s to 30s, such as 2s [default: 2s]
   spare               devices' worth of space that is kept free for the data of lost devices, at first what
                       create --spare gave; K, M and these together are at most the devices of a group
                       a number of devices, such as 1 [default: 0]

@@ -327,6 +327,12 @@ impl Host {
             Ok(known) if known.state == DeviceState::Removing => {
                 return self.stay(&member, &known).await;
             }
+            Ok(known) if known.state == DeviceState::Slow => {
+                let taken = member.array.online_slow(known.index, force).await;
+                let (taken, path) = (taken.map_err(failure_of)?, PathBuf::from(&known.path));
+                self.note_taken_in(&member, &path);
+                return Ok(reply_of(name, taken, &path));
+            }
             Ok(known) => self.place_of(&member, &known).await?,
             Err(_) if Path::new(device).exists() => PathBuf::from(device),
             Err(failure) => return Err(failure),

@@ -166,10 +166,7 @@ impl Host {
         for (index, kind) in odd.difference(&watched.odd) {
             let device = status.devices.iter().find(|d| d.index == *index);
             let which = device.map(device_name).unwrap_or_default();
-            let text = match *kind {
-                "device-slow" => format!("device {which} is slow; reads avoid it"),
-                _ => format!("device {which} refuses writes; it is still read"),
-            };
+            let text = format!("device {which} refuses writes; it is still read");
             self.tell(name, kind, Some(*index), text);
         }
         watched.odd = odd;
@@ -266,7 +263,6 @@ fn why(status: &ArrayStatus) -> String {
 fn odd_devices(status: &ArrayStatus) -> BTreeSet<(u16, &'static str)> {
     let devices = status.devices.iter();
     let odd = devices.filter_map(|d| match d.state {
-        DeviceState::Slow => Some((d.index, "device-slow")),
         DeviceState::Readonly => Some((d.index, "device-readonly")),
         _ => None,
     });

@@ -125,6 +125,7 @@ fn out_of_use(device: &DeviceStatus) -> Option<&'static str> {
         DeviceState::Failed => Some("failed"),
         DeviceState::Missing => Some("missing"),
         DeviceState::Offline => Some("offline"),
+        DeviceState::Slow => Some("slow"),
         _ => None,
     }
 }
@@ -154,7 +155,10 @@ fn gone(array: &ArrayStatus, lines: &mut Vec<String>) {
     }
     for (state, what) in [
         (DeviceState::Readonly, "refuses writes; it is still read"),
-        (DeviceState::Slow, "is slow; reads avoid it"),
+        (
+            DeviceState::Slow,
+            "is slow; it is used again by itself once it is as fast as the others: if it stays slow, replace it",
+        ),
     ] {
         let mut of = array.devices.iter().filter(|d| d.state == state);
         let Some(first) = of.next() else { continue };

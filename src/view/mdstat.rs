@@ -19,10 +19,7 @@ pub(crate) fn mdstat(arrays: &[ArrayStatus]) -> String {
 }
 
 fn in_use(state: DeviceState) -> bool {
-    matches!(
-        state,
-        DeviceState::Online | DeviceState::Slow | DeviceState::Readonly
-    )
+    matches!(state, DeviceState::Online | DeviceState::Readonly)
 }
 
 fn one(array: &ArrayStatus) -> String {

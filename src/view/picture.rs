@@ -121,7 +121,7 @@ fn head(array: &ArrayStatus, style: Style) -> String {
 /// How many devices may be lost, one after the other, and rebuilt onto the others: never more than there are in use
 /// beyond K + M.
 fn spare_words(array: &ArrayStatus) -> String {
-    let in_use = |d: &&DeviceStatus| matches!(d.state, DeviceState::Online | DeviceState::Slow);
+    let in_use = |d: &&DeviceStatus| d.state == DeviceState::Online;
     let in_use = array.devices.iter().filter(in_use).count();
     let beyond = in_use.saturating_sub(usize::from(array.k + array.m));
     let left = array.spare.saturating_sub(array.health.devices_gone);

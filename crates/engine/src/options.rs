@@ -208,6 +208,12 @@ pub(crate) const SCRUB_MAX: Setting = Setting {
     takes: "bytes a second and device, such as 100M, or none",
 };
 
+pub(crate) const SLOW_TIMEOUT: Setting = Setting {
+    key: "slow.timeout",
+    default: "2s",
+    takes: "1s to 30s, such as 2s",
+};
+
 /// It stands in the superblock, not in the catalog: it says how space is reckoned.
 pub(crate) const SPARE: Setting = Setting {
     key: "spare",
@@ -226,6 +232,9 @@ pub const DEFAULT_START_WAIT: u64 = 180;
 const LONGEST_START_WAIT: u64 = 3600;
 const LONGEST_DELAY: u64 = DAY;
 const DAY: u64 = 24 * 3600;
+const SLOW: std::ops::RangeInclusive<u64> = 1..=30;
+/// What `slow.timeout` is where nobody has set it, in seconds.
+pub(crate) const DEFAULT_SLOW_TIMEOUT: u64 = 2;
 const EVERY: std::ops::RangeInclusive<u64> = 3600..=365 * DAY;
 /// A lower rate would be no progress.
 const LEAST_RATE: u64 = 64 << 10;
@@ -240,6 +249,7 @@ pub const SETTINGS: &[Setting] = &[
     SCRUB_EVERY,
     SCRUB_MAX,
     SCRUB_MIN,
+    SLOW_TIMEOUT,
     SPARE,
     START_WAIT,
 ];
@@ -262,6 +272,7 @@ impl Setting {
             key if key == RESERVE.key => percent(value).map(|_| value.to_string()),
             key if key == DELAY.key => delay(value).map(|_| value.to_string()),
             key if key == START_WAIT.key => start_wait(value).map(|_| value.to_string()),
+            key if key == SLOW_TIMEOUT.key => slow_timeout(value).map(|_| value.to_string()),
             key if key == SCRUB_EVERY.key => every(value).map(|_| value.to_string()),
             key if key == SCRUB_MAX.key || key == SCRUB_MIN.key => {
                 bytes_a_second(value).map(|_| value.to_string())
@@ -304,6 +315,11 @@ pub(crate) fn start_wait(value: &str) -> Option<u64> {
 /// How long what lies on a missing device is not rebuilt, in seconds.
 pub(crate) fn delay(value: &str) -> Option<u64> {
     seconds(value).filter(|seconds| *seconds <= LONGEST_DELAY)
+}
+
+/// How long a device may take to answer before the array goes on without it, in seconds.
+pub(crate) fn slow_timeout(value: &str) -> Option<u64> {
+    seconds(value).filter(|seconds| SLOW.contains(seconds))
 }
 
 /// How often something is repeated, in seconds; `Some(None)`: never.

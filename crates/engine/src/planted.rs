@@ -83,6 +83,8 @@ bugs! {
     BeatNotWatched: "An import does not wait whether another host's beat moves.",
     ScrubSkips: "The cursor of a scrub moves past a segment that was not looked at.",
     InterruptionForgotten: "The report of a scrub does not say that an import went on with it.",
+    SlowNeeded: "A device that is late is given up though what it holds is needed.",
+    LateWriteForgotten: "A device that was late is taken in again before the last late write is there.",
     AdmittedTogether: "All who wait for room are let in at once.",
 }
 

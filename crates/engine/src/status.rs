@@ -28,7 +28,7 @@ pub enum DeviceState {
     Failed,
     /// Counted until this import, which did not find it.
     Missing,
-    /// In use, but late.
+    /// Out of use because it is slow; it is taken in again by itself.
     Slow,
     /// Takes no writes; still read.
     Readonly,
@@ -43,7 +43,7 @@ impl DeviceState {
     pub const fn is_in_use(self) -> bool {
         matches!(
             self,
-            DeviceState::Online | DeviceState::Slow | DeviceState::Readonly | DeviceState::Removing
+            DeviceState::Online | DeviceState::Readonly | DeviceState::Removing
         )
     }
 }
@@ -341,7 +341,7 @@ pub struct DeviceStatus {
 }
 
 impl DeviceStatus {
-    /// Whether the array has its device open: it serves, or is a hot spare that is here.
+    /// Whether the array has its device open for good: it serves, or is a hot spare that is here.
     pub fn is_held(&self) -> bool {
         let waits = self.state == DeviceState::Spare && !self.path.is_empty();
         self.state.is_in_use() || waits

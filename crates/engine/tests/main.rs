@@ -34,6 +34,7 @@ mod requests;
 mod returning;
 mod scrub;
 mod slots;
+mod slow;
 mod spare;
 mod status;
 mod thin;

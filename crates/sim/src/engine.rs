@@ -379,12 +379,14 @@ impl Store for EngineStore {
         let array = self.0.clone();
         Box::pin(async move {
             let status = array.status().await;
-            let awaited = array.awaited();
+            let mut awaited: Vec<u16> = array.awaited().iter().map(|a| a.0).collect();
+            let slow = status.devices.iter();
+            let slow = slow.filter(|d| d.state == DeviceState::Slow);
+            awaited.extend(slow.map(|d| d.index));
             let delay = array.get(Some("reconstruct.delay"));
             let delayed = delay.is_ok_and(|set| set.iter().any(|(_, value)| value != "0s"));
             let in_use = [
                 DeviceState::Online,
-                DeviceState::Slow,
                 DeviceState::Readonly,
                 DeviceState::Removing,
             ];
@@ -412,10 +414,7 @@ impl Store for EngineStore {
                     .map(|device| usize::from(device.index))
                     .collect(),
                 awaited: match delayed {
-                    true => awaited
-                        .iter()
-                        .map(|(index, _)| usize::from(*index))
-                        .collect(),
+                    true => awaited.iter().map(|index| usize::from(*index)).collect(),
                     false => Vec::new(),
                 },
                 errors: status

@@ -96,13 +96,13 @@ async fn flap(world: &World, rt: &Rt, disk: &SimDisk, rng: &mut Rng) {
     }
 }
 
-/// A disk hangs for a while: what is submitted meanwhile ends after its deadline, up to minutes later.
+/// A disk hangs for a while: what is submitted meanwhile ends late, or after its deadline, up to minutes later.
 async fn hang(world: &World, rt: &Rt, disk: &SimDisk, rng: &mut Rng) {
     world.damage(disk.index(), false);
     world.mishaps.was_slow.set(true);
     world.trace.mark("fault: hanging");
-    let most = rng.pick(&[40, 300]);
-    let seconds = rng.range(31, most);
+    let (least, most) = rng.pick(&[(2, 28), (31, 40), (31, 300)]);
+    let seconds = rng.range(least, most);
     world.trace.line(|| {
         let (at, disk) = (rt.now() / 1_000, disk.index());
         format!("{at:>9} us nemesis: disk {disk} hangs, {seconds} s an operation")

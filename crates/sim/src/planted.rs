@@ -58,6 +58,8 @@ fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
         | Bug::RemovedBeforeEmpty
         | Bug::NewcomerInOldEpochs
         | Bug::SpareUsedTwice
+        | Bug::SlowNeeded
+        | Bug::LateWriteForgotten
         | Bug::RowsOutOfTurn => &[("within", Mode::Within, false)],
         _ => &[
             ("crash", Mode::Crash, false),

@@ -21,7 +21,9 @@ pub(super) fn engines(key: &str) -> String {
 pub(super) fn shown((key, value): (String, String)) -> (String, String) {
     let value = match key.as_str() {
         "clean.reserve" if value.parse::<u64>().is_ok() => value + "%",
-        "start.wait" | "reconstruct.delay" if value.parse::<u64>().is_ok() => value + "s",
+        "start.wait" | "reconstruct.delay" | "slow.timeout" if value.parse::<u64>().is_ok() => {
+            value + "s"
+        }
         _ => value,
     };
     match key.strip_prefix(ENGINES) {

@@ -78,6 +78,10 @@ impl Array {
             sizes: Sizes::default(),
             exporting: Cell::new(false),
         }));
+        if !read_only {
+            let (again, rt) = (array.clone(), array.0.home.core.rt.clone());
+            rt.spawn(async move { again.read_what_slow_devices_had().await });
+        }
         let unfinished: Vec<String> = array
             .0
             .home
@@ -152,19 +156,12 @@ impl Array {
             };
             match finished {
                 Ok(()) => array.0.home.let_go("exported").await,
-                Err(_) if array.0.home.core.closed.get() => array.quiet().await,
+                Err(_) if array.0.home.core.closed.get() => drop(array.0.home.quiet().await),
                 Err(_) => {}
             }
             finished
         })
         .await
-    }
-
-    /// Waits for what is still under way on the devices: whoever opens them next must not be written over.
-    async fn quiet(&self) {
-        for member in &self.0.home.core.members {
-            member.quiet().await;
-        }
     }
 
     /// Merges what the journal has, if it has anything: what volumes hold is told as of the last merge.
@@ -234,7 +231,7 @@ impl Array {
             array.finish().await?;
             let wiped = array.wipe().await;
             array.0.home.halt("destroyed"); // also if not every device could be wiped
-            array.quiet().await;
+            array.0.home.quiet().await;
             wiped
         })
         .await
@@ -246,13 +243,17 @@ impl Array {
         let core = &self.0.home.core;
         core.beat.end();
         self.0.home.rested().await;
+        let slow = |index: usize| {
+            let index = u16::try_from(index).expect("a row of the table");
+            self.0.home.slow.one(index).map(|out| out.device)
+        };
         let wipe_one = |index: usize| {
-            let core = core.clone();
+            let (core, slow) = (core.clone(), slow(index));
             async move {
                 let member = &core.members[index];
-                match member.held() {
+                match member.held().or(slow) {
                     Some(_) if member.is_written() => wipe_member(member).await,
-                    Some(spare) => wipe(&spare).await,
+                    Some(unused) => wipe(&unused).await,
                     None => Ok(()),
                 }
             }

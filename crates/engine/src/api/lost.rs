@@ -13,7 +13,7 @@ use crate::status::LostRange;
 const PIECE: u64 = 128 << 10;
 
 /// How many blocks are read singly at most, of pieces that cannot be read as a whole.
-const SINGLY: u32 = 1 << 16;
+const SINGLY: u32 = 1 << 13;
 
 impl Array {
     /// Reads these ranges, of which something could not be read before: what can be read leaves the list of what is lost,
@@ -48,6 +48,17 @@ impl Array {
             }
         }
         Ok(())
+    }
+
+    /// Reads what is listed as lost each time that a slow device is in use again.
+    pub(super) async fn read_what_slow_devices_had(self) {
+        let home = self.0.home.clone();
+        while !home.core.closed.get() {
+            home.slow.back.wait().await;
+            if !home.core.closed.get() {
+                self.read_lost_again();
+            }
+        }
     }
 
     /// Reads what is listed as lost: a device is back that may have some of it.

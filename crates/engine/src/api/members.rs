@@ -439,10 +439,24 @@ impl Array {
             .await
     }
 
+    /// Takes a device in that is out of use because it is slow, however slow it is.
+    ///
+    /// # Errors
+    /// [`Error::NotMember`] if it is not, and why it is not taken in.
+    pub async fn online_slow(&self, index: u16, force: bool) -> Result<TakenIn, Error> {
+        self.check_writable()?;
+        let home = &self.0.home;
+        let out = home.slow.one(index).ok_or(Error::NotMember)?;
+        let arrival = Arrival::held(home.core.member(index), out.device);
+        self.take_in(arrival, force).await
+    }
+
     /// Members that are out of use and taken in by themselves once they answer again: index and identity.
     pub fn awaited(&self) -> Vec<(u16, [u8; 16])> {
         let members = self.0.home.core.members.iter();
-        let awaited = members.filter(|m| m.state() == MemberState::Stale && !m.is_counted());
+        let slow = &self.0.home.slow;
+        let stale = members.filter(|m| m.state() == MemberState::Stale && !m.is_counted());
+        let awaited = stale.filter(|m| slow.why(m.index).is_none());
         awaited.map(|m| (m.index, m.uuid())).collect()
     }
 

@@ -73,7 +73,12 @@ impl Array {
             accelerator: self.accelerator(),
             exposure,
             unreadable_bytes,
-            devices: home.core.members.iter().filter_map(device_status).collect(),
+            devices: home
+                .core
+                .members
+                .iter()
+                .filter_map(|m| device_status(m, home))
+                .collect(),
             tasks: task_status(home),
             volumes: self.volume_status(),
             lost: lost_ranges(home),
@@ -168,11 +173,12 @@ impl Array {
 }
 
 /// `None` for one that is no member any more.
-fn device_status(member: &crate::members::Member) -> Option<DeviceStatus> {
+fn device_status(member: &crate::members::Member, home: &Home) -> Option<DeviceStatus> {
     let used = member.slots.used() as u64;
     let state = match member.state() {
         MemberState::Online => DeviceState::Online,
         MemberState::Failed => DeviceState::Failed,
+        MemberState::Stale if home.slow.why(member.index).is_some() => DeviceState::Slow,
         MemberState::Stale => DeviceState::Missing,
         MemberState::Offline => DeviceState::Offline,
         MemberState::Spare => DeviceState::Spare,

@@ -6,8 +6,8 @@
 use crate::api::array::Array;
 use crate::error::Error;
 use crate::options::{
-    ACCELERATOR, DEFAULT_START_WAIT, RESERVE, SETTINGS, SPARE, START_WAIT, Setting, percent, spare,
-    start_wait,
+    ACCELERATOR, DEFAULT_START_WAIT, RESERVE, SETTINGS, SLOW_TIMEOUT, SPARE, START_WAIT, Setting,
+    percent, spare, start_wait,
 };
 
 impl Array {
@@ -57,9 +57,12 @@ impl Array {
             catalog.settings.retain(|(k, _)| k != key);
             catalog.settings.push((key.to_string(), value));
         }
-        let accelerator = key == ACCELERATOR.key;
+        let (accelerator, slow) = (key == ACCELERATOR.key, key == SLOW_TIMEOUT.key);
         self.keep(async move |home| {
             home.checkpoint(0).await;
+            if slow {
+                home.set_patience();
+            }
             if accelerator {
                 home.choose_accelerator();
             }

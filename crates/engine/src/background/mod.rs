@@ -16,6 +16,7 @@ mod column;
 mod pace;
 mod repair;
 mod scrub;
+mod slow;
 mod stretch;
 mod work;
 
@@ -84,6 +85,7 @@ impl Background {
         rt.spawn(async move { background.repair_forever().await });
         let background = self.clone();
         rt.spawn(async move { background.scrub_forever().await });
+        self.watch_slow();
         let background = self.clone();
         rt.spawn(async move { background.checkpoint_now_and_then().await });
     }

@@ -12,9 +12,9 @@ use ashlar_rt::{Nanos, SECOND, join_all};
 
 use crate::error::Error;
 use crate::home::Home;
-use crate::members::DEADLINE;
 use crate::members::beat::{PERIOD, Seen, Sight};
 use crate::members::fence::FENCE;
+use crate::members::{DEADLINE, Member};
 
 /// How long the first and the last beat of an import wait for devices that hang.
 const PATIENCE: Nanos = 5 * SECOND;
@@ -194,8 +194,19 @@ impl Home {
         }
     }
 
-    /// Stops, and says as the last thing that is written that nobody uses the array any more. Where a discard is still under
-    /// way it does not: the next host waits, then.
+    /// Waits for what is still under way on the devices, as long as a device may take; whether all of it has ended. Whoever
+    /// opens them next must not be written over.
+    pub(crate) async fn quiet(&self) -> bool {
+        let all = async {
+            for member in &self.core.members {
+                member.traffic.quiet().await;
+            }
+        };
+        self.core.rt.timeout(DEADLINE, all).await.is_some()
+    }
+
+    /// Stops, and says as the last thing that is written that nobody uses the array any more. Where something is still
+    /// under way it does not: the next host waits, then.
     ///
     /// Crash argument: the root that says that the array is clean is durable. Nothing is submitted once the array has
     /// stopped, and the last block is written after all that was has ended. Without this block, or with it on some
@@ -204,17 +215,16 @@ impl Home {
         let (beat, core) = (&self.core.beat, &self.core);
         let had_beat = beat.is_renewed();
         beat.end();
-        let late = core.members.iter().any(|m| m.slots.are_coming_back());
+        let late = |m: &Member| m.slots.are_coming_back() || m.traffic.is_unknown();
+        let late = core.members.iter().any(|m| late(m));
         let place = |index: u16| {
             let member = core.member(index);
             Some((member.held()?, member.geometry().beat_offset()))
         };
         let places: Vec<_> = core.written().into_iter().filter_map(place).collect();
         self.halt(why);
-        for member in &core.members {
-            member.quiet().await;
-        }
-        if !had_beat || late {
+        let quiet = self.quiet().await;
+        if !had_beat || late || !quiet {
             return;
         }
         let let_go = |(device, offset): (DeviceRef, u64)| {

@@ -108,7 +108,8 @@ impl Home {
     /// Crash argument: it stops before anything is written of the change, and nothing was told to anybody that rests
     /// on what the devices refused: it is as safe as a power cut, and with their backing mended nothing is lost.
     async fn change_generation(self: &Rc<Self>, root: &mut Root) {
-        let failing = self.core.failing.take();
+        let mut failing = self.core.failing.take();
+        self.keep_slow(&mut failing);
         // One that is being taken in holds nothing that is read.
         let mut read = failing.clone();
         read.retain(|index| self.core.member(*index).is_read());
@@ -172,7 +173,9 @@ impl Home {
     /// in is as of it, too.
     async fn take_out(&self, failing: &[u16]) {
         let since = self.root.borrow().checkpoint;
-        let answer = self.which_answer(failing, Some(GRACE)).await;
+        let mut unknown = failing.to_vec();
+        unknown.retain(|index| self.slow.why(*index).is_none());
+        let answer = self.which_answer(&unknown, Some(GRACE)).await;
         for index in failing.iter().copied() {
             let member = self.core.member(index);
             if !member.is_counted() {
@@ -180,6 +183,7 @@ impl Home {
             }
             let (asked, path) = (self.core.failing.take_asked(index), member.path());
             if member.leave_row() {
+                self.slow.let_go(index);
                 asked.into_iter().for_each(|state| member.take_out(state));
                 let text = format!(
                     "{path} could not be taken in as device {index} and is not used; device {index} is what it was before"
@@ -193,6 +197,9 @@ impl Home {
                 None => MemberState::Stale,
             };
             member.take_out(state);
+            if state != MemberState::Stale {
+                self.slow.let_go(index);
+            }
             member.stale_since.set(since);
             // Whoever looked since it was reported has seen it in use.
             self.core.failing.set_maybe_degraded(true);
@@ -204,6 +211,9 @@ impl Home {
                          or 'ashlar fail'"
                     ),
                 ),
+                MemberState::Stale if let Some(why) = self.slow.why(index) => {
+                    ("device-slow", Home::told_slow(index, &path, why))
+                }
                 MemberState::Stale => (
                     "device-awaited",
                     format!(

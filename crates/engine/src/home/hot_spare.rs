@@ -90,7 +90,8 @@ impl Home {
 
     /// A hot spare that was away is here again. Its superblocks are written anew: they may have an old name of the array.
     pub(crate) async fn hold_spare(&self, mut arrival: Arrival) -> Result<(), Error> {
-        arrival.device = self.core.beat.admit(arrival.index, arrival.device);
+        self.core.beat.comes(arrival.index);
+        arrival.device = self.core.beat.guard(arrival.device);
         let member = self.core.member(arrival.index);
         let _coming = member.come().ok_or(Error::ComesIn(member.index))?;
         if member.state() != MemberState::Spare {

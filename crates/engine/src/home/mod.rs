@@ -35,6 +35,7 @@ mod root;
 mod scale_tests;
 pub mod scrub;
 mod settings;
+pub(crate) mod slow;
 pub mod space;
 mod step;
 pub mod trim;
@@ -63,6 +64,7 @@ use crate::home::log::Log;
 use crate::home::nodes::NodeWriter;
 use crate::home::root::Roots;
 use crate::home::scrub::Scrubs;
+use crate::home::slow::Slow;
 use crate::home::space::Space;
 use crate::home::work::Tasks;
 use crate::journal::Journal;
@@ -103,6 +105,8 @@ pub struct Home {
     pub(crate) checkpoints: Checkpoints,
     pub(crate) tasks: RefCell<Tasks>,
     pub(crate) scrubs: Scrubs,
+    /// Devices that are out of use because they are slow.
+    pub(crate) slow: Slow,
 }
 
 impl std::fmt::Debug for Home {
@@ -174,6 +178,7 @@ impl Home {
             checkpoints: Checkpoints::default(),
             tasks: RefCell::default(),
             scrubs,
+            slow: Slow::default(),
         });
         home.keep_scrubs();
         home.show_scrub("");
@@ -308,6 +313,9 @@ impl Home {
         self.core.progress.open();
         self.core.events.close();
         self.core.bad.found.open();
+        self.core.lateness.late.open();
+        self.core.lateness.answered.open();
+        self.slow.close();
         self.demand.clean();
         self.demand.close();
     }

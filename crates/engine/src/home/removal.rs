@@ -221,8 +221,10 @@ impl Home {
         if !member.is_counted() {
             self.check_removal(index, u64::MAX)?;
         }
-        let (device, path) = (member.held(), member.path());
+        let slow = self.slow.one(index).map(|out| out.device);
+        let (device, path) = (member.held().or(slow), member.path());
         member.take_out(MemberState::Removed);
+        self.slow.let_go(index);
         self.publish_members().await;
         drop((log, checkpoint));
         if self.core.closed.get() {

@@ -36,6 +36,7 @@ use crate::home::space::area_of;
 use crate::members::Member;
 use crate::members::arrival::{Arrival, Brought};
 use crate::members::slots::choose_copy;
+use crate::planted::{self, Bug};
 use crate::protocol::Reach;
 use crate::segment::behind::{Known, bound_of, is_whole};
 use crate::segment::{Column, Pinned, Segment};
@@ -92,6 +93,12 @@ impl Home {
     /// Why missing columns are not computed anew, if that is because a member is expected back.
     pub(crate) fn why_awaiting(&self) -> Option<&'static str> {
         let offline = |m: &Member| m.state() == MemberState::Offline;
+        if self.rebuild_comes() && !self.slow.all().is_empty() {
+            return Some(
+                "a device is slow: it is taken in again once it is as fast as the others, its data is rebuilt once \
+                 rebuild.delay has passed",
+            );
+        }
         if self.rebuild_comes() {
             return Some(
                 "a device is missing: its data is rebuilt once rebuild.delay has passed, or at once after 'ashlar fail'",
@@ -167,8 +174,16 @@ impl Home {
             device: member.index.into(),
             fault: ashlar_device::Fault::Timeout,
         };
-        let quiet = self.core.rt.timeout(PATIENCE, member.quiet()).await;
-        quiet.ok_or_else(busy)?;
+        let quiet = async {
+            if !planted::on(Bug::LateWriteForgotten) {
+                member.traffic.quiet().await;
+            }
+        };
+        self.core
+            .rt
+            .timeout(PATIENCE, quiet)
+            .await
+            .ok_or_else(busy)?;
         while member.slots.are_coming_back() {
             if self.core.rt.now() >= until {
                 return Err(busy());
@@ -184,13 +199,22 @@ impl Home {
         mut arrival: Arrival,
         force: bool,
     ) -> Result<Taken, Error> {
-        arrival.device = self.core.beat.admit(arrival.index, arrival.device);
+        self.core.beat.comes(arrival.index);
+        if !arrival.guarded {
+            arrival.device = self.core.beat.guard(arrival.device);
+        }
         let (index, rt) = (arrival.index, self.core.rt.clone());
         let member = self.core.member(index);
         let may_come = || match member.state() {
             _ if member.is_counted() => Err(Error::InUse(index)),
             MemberState::Removed => Err(Error::NoDevice(index)),
             _ => Ok(()),
+        };
+        let held = arrival.guarded.then(|| arrival.device.clone());
+        // The operator may have had it out for another reason meanwhile.
+        let still_slow = || {
+            held.as_ref()
+                .is_none_or(|device| self.slow.is_out(index, device))
         };
         may_come()?;
         arrival.check_size()?;
@@ -220,6 +244,11 @@ impl Home {
         if !force && loses() {
             return Err(Error::LastCopy(index));
         }
+        if self.core.closed.get() {
+            return Err(Error::Closed);
+        }
+        // The device is not let go before this has ended.
+        let _changes = member.traffic.change();
         if !arrival.returns {
             arrival.clear(&rt).await.map_err(device)?;
         }
@@ -235,7 +264,11 @@ impl Home {
             return Err(Error::Closed);
         }
         may_come()?;
+        if !still_slow() {
+            return Err(Error::ComesIn(index));
+        }
         self.count_in(&arrival).await?;
+        self.slow.let_go(index);
         drop(log);
         Ok(Taken {
             lacking: lacking.len(),
@@ -454,6 +487,7 @@ impl Home {
         if member.state() == MemberState::Removed {
             return Err(Error::NoDevice(index));
         }
+        self.slow.let_go(index);
         if member.state() == state {
             return Ok(());
         }

@@ -22,7 +22,8 @@ use crate::home::Home;
 use crate::home::jobs::narrow_named;
 use crate::home::space::topology_of;
 use crate::options::{
-    ACCELERATOR, DELAY, DISCARD, NARROW, RESERVE, SPARE, Setting, delay, percent,
+    ACCELERATOR, DEFAULT_SLOW_TIMEOUT, DELAY, DISCARD, NARROW, RESERVE, SLOW_TIMEOUT, SPARE,
+    Setting, delay, percent, slow_timeout,
 };
 use crate::space::geometry::DEFAULT_CLEAN_RESERVE;
 
@@ -80,6 +81,12 @@ impl Home {
     /// What `reconstruct.delay` says.
     pub(crate) fn rebuild_delay(&self) -> Nanos {
         delay(&self.setting(&DELAY)).unwrap_or(0) * SECOND
+    }
+
+    /// What `slow.timeout` says.
+    pub(crate) fn slow_timeout(&self) -> Nanos {
+        let seconds = slow_timeout(&self.setting(&SLOW_TIMEOUT));
+        seconds.unwrap_or(DEFAULT_SLOW_TIMEOUT) * SECOND
     }
 
     /// What `reconstruct.narrow` says.

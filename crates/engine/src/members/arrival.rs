@@ -30,6 +30,8 @@ pub struct Arrival {
     pub super_copy: u32,
     /// Whether it is the member that left, and not another in its place.
     pub returns: bool,
+    /// Whether it is behind the fence already: it was held since it left.
+    pub guarded: bool,
     /// Reads that failed.
     pub failed_reads: Rc<Cell<u64>>,
     /// Whether what it held is being erased, or is.
@@ -73,6 +75,7 @@ impl Arrival {
             geometry,
             super_copy: 1,
             returns: false,
+            guarded: false,
             failed_reads: Rc::default(),
             cleared: Rc::default(),
         }
@@ -84,6 +87,16 @@ impl Arrival {
             super_copy,
             returns: true,
             ..Arrival::new(found.index, found.device, device, found.geometry)
+        }
+    }
+
+    /// The device of a row that was away, and was held all the while.
+    pub fn held(member: &Member, device: DeviceRef) -> Arrival {
+        Arrival {
+            super_copy: member.super_copy.get(),
+            returns: true,
+            guarded: true,
+            ..Arrival::new(member.index, member.uuid(), device, member.geometry())
         }
     }
 

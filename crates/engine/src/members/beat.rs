@@ -293,12 +293,11 @@ impl Beat {
     }
 
     /// Another device, or one that was away, takes a row: what it has is of what it was before.
-    pub fn admit(&self, index: u16, device: DeviceRef) -> DeviceRef {
+    pub fn comes(&self, index: u16) {
         let mut turns = self.turns.borrow_mut();
         if let Some(turn) = turns.get_mut(&index) {
             (turn.seen, turn.other, turn.kept) = (None, None, false);
         }
-        self.guard(device)
     }
 
     /// What a device has of another program: whether its block counts as another host's.
@@ -384,12 +383,13 @@ impl Member {
         };
         let offset = self.geometry().beat_offset();
         let bytes = Buf::copy_of(&block.encode(array)).freeze();
-        let _under_way = self.change();
+        let (begun, under_way) = (self.rt.now(), self.traffic.change());
         let write = device.write(offset, vec![bytes]);
-        let written = self.rt.timeout(DEADLINE, write).await;
-        let written = written.unwrap_or(Err(Fault::Timeout));
-        if written.is_err() && !beat.fence.is_down() {
-            add(&self.counters.write_errors, 1);
+        let written = self.answer_of(begun, write, under_way).await;
+        match written {
+            Err(Fault::Timeout) => self.count_late(&self.counters.write_errors),
+            Err(_) if !beat.fence.is_down() => add(&self.counters.write_errors, 1),
+            _ => {}
         }
         written
     }

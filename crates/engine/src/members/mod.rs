@@ -18,10 +18,12 @@ pub mod failing;
 pub mod fence;
 pub mod quorum;
 pub mod slots;
+pub mod traffic;
 pub mod wipe;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, Fault, IoFuture};
 use ashlar_format::BLOCK;
@@ -36,6 +38,7 @@ use crate::counters::add;
 use crate::locks;
 use crate::members::duties::{ComesIn, Duties};
 use crate::members::slots::Slots;
+use crate::members::traffic::{Change, Traffic};
 use crate::planted::{self, Bug};
 
 /// How long an operation may take before the device counts as failed.
@@ -70,7 +73,7 @@ pub enum Discard {
 }
 
 /// A write that the device has, and that it is under way.
-type Writing<'a> = (IoFuture<Result<(), Fault>>, Change<'a>);
+type Writing = (IoFuture<Result<(), Fault>>, Change);
 
 /// The members of an array, by index. More come, and none goes: what is removed keeps its place.
 pub type Members = FrozenVec<Box<Member>>;
@@ -115,23 +118,9 @@ pub struct Member {
     flush_lock: Lock<()>,
     /// Opens when the state changes.
     pub changed: Gate,
-    /// Writes, flushes and discards under way.
-    changing: Cell<usize>,
-    /// Opens when there is none.
-    quiet: Gate,
+    /// What is under way to it.
+    pub traffic: Rc<Traffic>,
     rt: Rt,
-}
-
-/// A write, flush or discard under way.
-struct Change<'a>(&'a Member);
-
-impl Drop for Change<'_> {
-    fn drop(&mut self) {
-        self.0.changing.set(self.0.changing.get() - 1);
-        if self.0.changing.get() == 0 {
-            self.0.quiet.open();
-        }
-    }
 }
 
 impl std::fmt::Debug for Member {
@@ -176,8 +165,7 @@ impl Member {
             flushed: Cell::new(0),
             flush_lock: Lock::ranked((), locks::FLUSH),
             changed: Gate::default(),
-            changing: Cell::new(0),
-            quiet: Gate::default(),
+            traffic: Rc::default(),
             rt: rt.clone(),
         }
     }
@@ -323,17 +311,6 @@ impl Member {
         self.device.borrow().clone()
     }
 
-    /// Waits until no write, flush or discard is under way.
-    pub async fn quiet(&self) {
-        self.quiet.until(|| self.changing.get() == 0).await;
-    }
-
-    /// Counts something that changes the device, until it is dropped.
-    fn change(&self) -> Change<'_> {
-        self.changing.set(self.changing.get() + 1);
-        Change(self)
-    }
-
     /// The device, if it is used so.
     fn device(&self, used: bool) -> Result<DeviceRef, Fault> {
         let device = self.device.borrow().clone();
@@ -401,8 +378,9 @@ impl Member {
         if !written.is_empty() && self.overlay(offset, &mut written) {
             return Ok(written);
         }
-        let read = device.read(offset, Buf::scratch(length));
-        match self.rt.timeout(DEADLINE, read).await {
+        let begun = self.rt.now();
+        let mut read = device.read(offset, Buf::scratch(length));
+        match self.traffic.answer(&self.rt, begun, &mut read).await {
             Some((mut buf, Ok(()))) => {
                 self.counters.unanswered.set(false);
                 self.overlay(offset, &mut buf);
@@ -414,7 +392,7 @@ impl Member {
                 Err(fault)
             }
             None => {
-                add(&self.counters.read_errors, 1);
+                self.count_late(&self.counters.read_errors);
                 self.counters.unanswered.set(true);
                 Err(Fault::Timeout)
             }
@@ -434,24 +412,24 @@ impl Member {
         data: Vec<Slice>,
     ) -> impl Future<Output = Result<(), Fault>> + use<'_> {
         let begun = self.begin_write(offset, data);
-        let deadline = self.rt.now().saturating_add(DEADLINE);
+        let at = self.rt.now();
         async move {
-            let Some((write, _under_way)) = begun? else {
+            let Some((write, under_way)) = begun? else {
                 return Ok(());
             };
-            let left = deadline.saturating_sub(self.rt.now());
-            let result = self.rt.timeout(left, write).await;
+            let result = self.answer_of(at, write, under_way).await;
             self.writes_done.set(self.writes_done.get() + 1);
-            let result = result.unwrap_or(Err(Fault::Timeout));
-            if result.is_err() {
-                add(&self.counters.write_errors, 1);
+            match result {
+                Ok(()) => {}
+                Err(Fault::Timeout) => self.count_late(&self.counters.write_errors),
+                Err(_) => add(&self.counters.write_errors, 1),
             }
             result
         }
     }
 
     /// Submits a write; `None` if it stays in memory.
-    fn begin_write(&self, offset: u64, data: Vec<Slice>) -> Result<Option<Writing<'_>>, Fault> {
+    fn begin_write(&self, offset: u64, data: Vec<Slice>) -> Result<Option<Writing>, Fault> {
         let device = self.device(self.is_written())?;
         if self.keeps_writes() {
             self.keep(offset, &data);
@@ -463,8 +441,23 @@ impl Member {
             return Err(fault);
         }
         add(&self.counters.written_bytes, length);
-        let under_way = self.change();
+        let under_way = self.traffic.change();
         Ok(Some((device.write(offset, data), under_way)))
+    }
+
+    /// What came of a change that was begun then. One that nobody waits for any more stays under way until the device has
+    /// ended it.
+    async fn answer_of(
+        &self,
+        begun: Nanos,
+        mut change: IoFuture<Result<(), Fault>>,
+        under_way: Change,
+    ) -> Result<(), Fault> {
+        let answer = self.traffic.answer(&self.rt, begun, &mut change).await;
+        answer.unwrap_or_else(|| {
+            self.traffic.leave(&self.rt, begun, change, under_way);
+            Err(Fault::Timeout)
+        })
     }
 
     /// Makes durable every write completed so far.
@@ -483,20 +476,26 @@ impl Member {
                 return Ok(());
             }
             let covers = self.writes_done.get();
-            let _under_way = self.change();
-            match self
-                .rt
-                .timeout(DEADLINE, device.flush())
-                .await
-                .unwrap_or(Err(Fault::Timeout))
-            {
+            let under_way = self.traffic.change();
+            let (at, flush) = (self.rt.now(), device.flush());
+            match self.answer_of(at, flush, under_way).await {
                 Ok(()) => self.flushed.set(covers),
                 Err(_) if planted::on(Bug::FlushRetried) => {}
                 Err(fault) => {
-                    add(&self.counters.write_errors, 1);
+                    match fault {
+                        Fault::Timeout => self.count_late(&self.counters.write_errors),
+                        _ => add(&self.counters.write_errors, 1),
+                    }
                     return Err(fault);
                 }
             }
+        }
+    }
+
+    /// Counts an operation that was not answered, unless nobody waited for it any more.
+    pub(super) fn count_late(&self, errors: &Cell<u64>) {
+        if !self.traffic.is_given_up() {
+            add(errors, 1);
         }
     }
 
@@ -522,9 +521,10 @@ impl Member {
             Ok(device) => device,
             Err(fault) => return Discard::Ended(Err(fault)),
         };
-        let _under_way = self.change();
+        let _under_way = self.traffic.change();
         let mut discard = device.discard(offset, length);
-        match self.rt.timeout(DEADLINE, &mut discard).await {
+        let ended = self.traffic.unless_late(&self.rt, DEADLINE, &mut discard);
+        match ended.await {
             Some(ended) => Discard::Ended(ended),
             None => Discard::Late(discard),
         }

@@ -18,6 +18,7 @@ use crate::members::beat::Beat;
 use crate::members::closed::Closed;
 use crate::members::events::Events;
 use crate::members::failing::Failing;
+use crate::members::traffic::Lateness;
 use crate::members::{Member, Members};
 use crate::phases::Meters;
 use crate::segment::bad::{Bad, BadBlock, Found};
@@ -61,6 +62,8 @@ pub struct Core {
     pub meters: Meters,
     /// By which other hosts see that the array is in use.
     pub beat: Rc<Beat>,
+    /// Who is late.
+    pub lateness: Rc<Lateness>,
 }
 
 impl std::fmt::Debug for Core {
@@ -94,6 +97,8 @@ impl Core {
         beat: &Rc<Beat>,
     ) -> Rc<Core> {
         let closed = Rc::new(Closed::default());
+        let lateness = Rc::new(Lateness::default());
+        members.iter().for_each(|m| m.traffic.tell(&lateness));
         Rc::new(Core {
             rt: rt.clone(),
             identity: Identity::new(array, key),
@@ -111,6 +116,7 @@ impl Core {
             thin: Thin::default(), // counted by the first checkpoint that is asked for it
             meters: Meters::default(),
             beat: beat.clone(),
+            lateness,
         })
     }
 
