@@ -471,16 +471,19 @@ pub fn have(programs: &[&str]) -> bool {
 
 /// Whether this machine can have loop devices over FUSE; if not, as [`have`].
 pub fn have_kernel_devices() -> bool {
-    let mut missing = Vec::new();
-    if !rustix::process::geteuid().is_root() {
-        missing.push("root".to_string());
-    }
-    for path in ["/dev/fuse", "/dev/loop-control"] {
-        if !Path::new(path).exists() {
-            missing.push(path.to_string());
-        }
-    }
-    unavailable(&missing)
+    unavailable(&lacking(&["/dev/fuse", "/dev/loop-control"]))
+}
+
+/// Whether a test can mount a FUSE file system of its own; if not, as [`have`].
+pub fn have_fuse() -> bool {
+    unavailable(&lacking(&["/dev/fuse"]))
+}
+
+/// Which of these devices, and root, this machine lacks.
+fn lacking(devices: &[&str]) -> Vec<String> {
+    let root = (!rustix::process::geteuid().is_root()).then_some("root");
+    let gone = devices.iter().filter(|path| !Path::new(path).exists());
+    root.iter().chain(gone).map(ToString::to_string).collect()
 }
 
 fn unavailable(missing: &[String]) -> bool {
