@@ -168,6 +168,8 @@ impl Background {
             return Some((0, 0, Tally::default())); // it was freed meanwhile, or is empty
         };
         self.core.bad.watch(number);
+        // What could not be repaired may be now.
+        self.core.bad.repairs.borrow_mut().forget(number);
         let seen = self.scrub_pinned(&segment, aim).await;
         self.core.bad.unwatch(number);
         seen
