@@ -96,7 +96,7 @@ impl Background {
 
     /// Whether devices that are not late answer: else it is what they all hang on, or this machine, that is late.
     async fn peers_answer(&self) -> bool {
-        let peers = self.peers(|m| m.traffic.late() == 0);
+        let peers = self.peers(|m| m.sent.late() == 0);
         let asked = peers.iter().map(|device| {
             let (rt, read) = (self.core.rt.clone(), self.time_of_read(device));
             self.core
@@ -175,10 +175,10 @@ impl Background {
                 continue;
             }
             // Only once it was let go, and could be opened again, is nothing under way that nobody knows of.
-            if sight == Sight::Gone || member.traffic.is_unknown() {
+            if sight == Sight::Gone || member.sent.is_unknown() {
                 return self.is_gone(index);
             }
-            let quiet = member.traffic.is_quiet() || planted::on(Bug::LateWriteForgotten);
+            let quiet = member.sent.is_quiet() || planted::on(Bug::LateWriteForgotten);
             let needed = self.home.has_last_copy(index);
             if !quiet || sight == Sight::StillSlow && !needed {
                 fast_since = None;

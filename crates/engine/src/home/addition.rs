@@ -141,7 +141,7 @@ impl Home {
         );
         member.group = group;
         member.first_epoch = first_epoch;
-        member.traffic.tell(&self.core.lateness);
+        member.sent.tell(&self.core.lateness);
         self.core.members.push(Box::new(member));
         self.superblock.borrow_mut().members.push(MemberEntry {
             uuid,

@@ -199,7 +199,7 @@ impl Home {
     pub(crate) async fn quiet(&self) -> bool {
         let all = async {
             for member in &self.core.members {
-                member.traffic.quiet().await;
+                member.sent.quiet().await;
             }
         };
         self.core.rt.timeout(DEADLINE, all).await.is_some()
@@ -215,7 +215,7 @@ impl Home {
         let (beat, core) = (&self.core.beat, &self.core);
         let had_beat = beat.is_renewed();
         beat.end();
-        let late = |m: &Member| m.slots.are_coming_back() || m.traffic.is_unknown();
+        let late = |m: &Member| m.slots.are_coming_back() || m.sent.is_unknown();
         let late = core.members.iter().any(|m| late(m));
         let place = |index: u16| {
             let member = core.member(index);

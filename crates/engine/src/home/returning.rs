@@ -176,7 +176,7 @@ impl Home {
         };
         let quiet = async {
             if !planted::on(Bug::LateWriteForgotten) {
-                member.traffic.quiet().await;
+                member.sent.quiet().await;
             }
         };
         self.core
@@ -248,7 +248,7 @@ impl Home {
             return Err(Error::Closed);
         }
         // The device is not let go before this has ended.
-        let _changes = member.traffic.change();
+        let _changes = member.sent.change();
         if !arrival.returns {
             arrival.clear(&rt).await.map_err(device)?;
         }

@@ -23,7 +23,7 @@ use ashlar_format::superblock::MemberState;
 use ashlar_rt::{Gate, MILLISECOND, Nanos, SECOND};
 
 use crate::home::Home;
-use crate::members::traffic::{Answered, LEAST_ANSWERS};
+use crate::members::sent::{Answered, LEAST_ANSWERS};
 use crate::planted::{self, Bug};
 
 /// Speeds are compared over at least this time.
@@ -204,13 +204,13 @@ impl Home {
     /// Whether any device that is in use has an operation that is late.
     pub(crate) fn is_any_late(&self) -> bool {
         let mut members = self.core.members.iter();
-        members.any(|m| m.is_counted() && m.traffic.late() > 0)
+        members.any(|m| m.is_counted() && m.sent.late() > 0)
     }
 
     /// Goes on without devices that are late.
     pub(crate) fn leave_late(&self) {
         let patience = self.core.lateness.patience.get();
-        let late = |index: &u16| self.core.member(*index).traffic.late() > 0;
+        let late = |index: &u16| self.core.member(*index).sent.late() > 0;
         let late: Vec<u16> = self.core.counted().into_iter().filter(late).collect();
         let most = usize::from(self.topology().shape().m);
         if late.len() + self.slow.out.borrow().len() > most && !planted::on(Bug::SlowNeeded) {
@@ -225,9 +225,9 @@ impl Home {
     pub(crate) fn leave_slower(&self) {
         let (now, members) = (self.core.rt.now(), self.core.members.iter());
         // Those of the others add up.
-        let enough = members.filter(|m| m.is_read() && m.traffic.has_answered_enough());
+        let enough = members.filter(|m| m.is_read() && m.sent.has_answered_enough());
         let answers: Vec<_> = enough
-            .map(|m| (m.index, m.traffic.take_answered(now)))
+            .map(|m| (m.index, m.sent.take_answered(now)))
             .collect();
 
         let found = compare(&answers);
@@ -264,7 +264,7 @@ impl Home {
         slow.out.borrow_mut().insert(index, out);
         slow.changed.open();
         core.failing.ask(index, MemberState::Stale);
-        member.traffic.give_up();
+        member.sent.give_up();
         core.report_failed(index);
     }
 
@@ -272,7 +272,7 @@ impl Home {
     /// them: but for one that a write was given up on, which has not what it was told.
     pub(super) fn keep_slow(&self, failing: &mut Vec<u16>) {
         let slow = |index: &u16| {
-            self.slow.why(*index).is_some() && !self.core.member(*index).traffic.has_left()
+            self.slow.why(*index).is_some() && !self.core.member(*index).sent.has_left()
         };
         if !failing.iter().any(slow) || !self.needs_devices(failing, &[]) {
             return;
@@ -280,7 +280,7 @@ impl Home {
         for index in failing.extract_if(.., |index| slow(index)) {
             self.slow.let_go(index);
             self.core.failing.take_asked(index);
-            self.core.member(index).traffic.wait_again();
+            self.core.member(index).sent.wait_again();
         }
     }
 

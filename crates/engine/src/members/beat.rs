@@ -383,7 +383,7 @@ impl Member {
         };
         let offset = self.geometry().beat_offset();
         let bytes = Buf::copy_of(&block.encode(array)).freeze();
-        let (begun, under_way) = (self.rt.now(), self.traffic.change());
+        let (begun, under_way) = (self.rt.now(), self.sent.change());
         let write = device.write(offset, vec![bytes]);
         let written = self.answer_of(begun, write, under_way).await;
         match written {

@@ -36,7 +36,7 @@ impl Member {
         self.state.set(MemberState::Online);
         self.come_in(|c| c.joining = true);
         self.stale_since.set(0);
-        self.traffic.wait_again();
+        self.sent.wait_again();
         // What was flushed on another device, or before it left, says nothing of what is written now.
         self.writes_done.set(self.writes_done.get() + 1);
     }

@@ -17,8 +17,9 @@ pub mod events;
 pub mod failing;
 pub mod fence;
 pub mod quorum;
+pub mod sent;
 pub mod slots;
-pub mod traffic;
+
 pub mod wipe;
 
 use std::cell::{Cell, RefCell};
@@ -37,8 +38,8 @@ use elsa::FrozenVec;
 use crate::counters::add;
 use crate::locks;
 use crate::members::duties::{ComesIn, Duties};
+use crate::members::sent::{Change, Sent};
 use crate::members::slots::Slots;
-use crate::members::traffic::{Change, Traffic};
 use crate::planted::{self, Bug};
 
 /// How long an operation may take before the device counts as failed.
@@ -119,7 +120,7 @@ pub struct Member {
     /// Opens when the state changes.
     pub changed: Gate,
     /// What is under way to it.
-    pub traffic: Rc<Traffic>,
+    pub sent: Rc<Sent>,
     rt: Rt,
 }
 
@@ -165,7 +166,7 @@ impl Member {
             flushed: Cell::new(0),
             flush_lock: Lock::ranked((), locks::FLUSH),
             changed: Gate::default(),
-            traffic: Rc::default(),
+            sent: Rc::default(),
             rt: rt.clone(),
         }
     }
@@ -380,7 +381,7 @@ impl Member {
         }
         let begun = self.rt.now();
         let mut read = device.read(offset, Buf::scratch(length));
-        match self.traffic.answer(&self.rt, begun, &mut read).await {
+        match self.sent.answer(&self.rt, begun, &mut read).await {
             Some((mut buf, Ok(()))) => {
                 self.counters.unanswered.set(false);
                 self.overlay(offset, &mut buf);
@@ -441,7 +442,7 @@ impl Member {
             return Err(fault);
         }
         add(&self.counters.written_bytes, length);
-        let under_way = self.traffic.change();
+        let under_way = self.sent.change();
         Ok(Some((device.write(offset, data), under_way)))
     }
 
@@ -453,9 +454,9 @@ impl Member {
         mut change: IoFuture<Result<(), Fault>>,
         under_way: Change,
     ) -> Result<(), Fault> {
-        let answer = self.traffic.answer(&self.rt, begun, &mut change).await;
+        let answer = self.sent.answer(&self.rt, begun, &mut change).await;
         answer.unwrap_or_else(|| {
-            self.traffic.leave(&self.rt, begun, change, under_way);
+            self.sent.leave(&self.rt, begun, change, under_way);
             Err(Fault::Timeout)
         })
     }
@@ -476,7 +477,7 @@ impl Member {
                 return Ok(());
             }
             let covers = self.writes_done.get();
-            let under_way = self.traffic.change();
+            let under_way = self.sent.change();
             let (at, flush) = (self.rt.now(), device.flush());
             match self.answer_of(at, flush, under_way).await {
                 Ok(()) => self.flushed.set(covers),
@@ -494,7 +495,7 @@ impl Member {
 
     /// Counts an operation that was not answered, unless nobody waited for it any more.
     pub(super) fn count_late(&self, errors: &Cell<u64>) {
-        if !self.traffic.is_given_up() {
+        if !self.sent.is_given_up() {
             add(errors, 1);
         }
     }
@@ -521,9 +522,9 @@ impl Member {
             Ok(device) => device,
             Err(fault) => return Discard::Ended(Err(fault)),
         };
-        let _under_way = self.traffic.change();
+        let _under_way = self.sent.change();
         let mut discard = device.discard(offset, length);
-        let ended = self.traffic.unless_late(&self.rt, DEADLINE, &mut discard);
+        let ended = self.sent.unless_late(&self.rt, DEADLINE, &mut discard);
         match ended.await {
             Some(ended) => Discard::Ended(ended),
             None => Discard::Late(discard),

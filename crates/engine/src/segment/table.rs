@@ -18,7 +18,7 @@ use crate::members::beat::Beat;
 use crate::members::closed::Closed;
 use crate::members::events::Events;
 use crate::members::failing::Failing;
-use crate::members::traffic::Lateness;
+use crate::members::sent::Lateness;
 use crate::members::{Member, Members};
 use crate::phases::Meters;
 use crate::segment::bad::{Bad, BadBlock, Found};
@@ -98,7 +98,7 @@ impl Core {
     ) -> Rc<Core> {
         let closed = Rc::new(Closed::default());
         let lateness = Rc::new(Lateness::default());
-        members.iter().for_each(|m| m.traffic.tell(&lateness));
+        members.iter().for_each(|m| m.sent.tell(&lateness));
         Rc::new(Core {
             rt: rt.clone(),
             identity: Identity::new(array, key),

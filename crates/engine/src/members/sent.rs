@@ -1,9 +1,9 @@
 //! What is under way to a device, how long it takes to answer, and when nobody waits for it any more.
 //!
 //! Invariants:
-//! - A change counts as under way until the device has ended it, also once nobody waits for it ([`Traffic::quiet`]), up
+//! - A change counts as under way until the device has ended it, also once nobody waits for it ([`Sent::quiet`]), up
 //!   to [`DEADLINE`]. Then it is dropped, so that no queue submits it later than the fence allows
-//!   (`members/fence.rs`), and nobody knows when it ends ([`Traffic::is_unknown`]).
+//!   (`members/fence.rs`), and nobody knows when it ends ([`Sent::is_unknown`]).
 //! - An operation that is late is waited for up to [`DEADLINE`], unless its device is given up: whether the array can do
 //!   without it is for the home to say (`home/slow.rs`).
 
@@ -62,9 +62,9 @@ pub struct Answered {
     pub busy: Nanos,
 }
 
-/// Operations of a device.
+/// What was sent to a device.
 #[derive(Debug, Default)]
-pub struct Traffic {
+pub struct Sent {
     /// Operations under way that somebody waits for, and since when there is any.
     waited_for: Cell<usize>,
     busy_since: Cell<Nanos>,
@@ -85,7 +85,7 @@ pub struct Traffic {
 
 /// A write, flush or discard under way.
 #[derive(Debug)]
-pub struct Change(Rc<Traffic>);
+pub struct Change(Rc<Sent>);
 
 impl Drop for Change {
     fn drop(&mut self) {
@@ -99,26 +99,26 @@ impl Drop for Change {
 
 /// An operation that somebody waits for.
 struct Waiting<'a> {
-    traffic: &'a Traffic,
+    sent: &'a Sent,
     rt: &'a Rt,
     late: bool,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let traffic = self.traffic;
+        let sent = self.sent;
         if self.late {
-            traffic.late.set(traffic.late.get() - 1);
+            sent.late.set(sent.late.get() - 1);
         }
-        let left = traffic.waited_for.get() - 1;
-        traffic.waited_for.set(left);
+        let left = sent.waited_for.get() - 1;
+        sent.waited_for.set(left);
         if left == 0 {
-            traffic.note_busy(self.rt.now());
+            sent.note_busy(self.rt.now());
         }
     }
 }
 
-impl Traffic {
+impl Sent {
     /// From now on these are told.
     pub fn tell(&self, lateness: &Rc<Lateness>) {
         self.lateness.replace(Some(lateness.clone()));
@@ -220,7 +220,7 @@ impl Traffic {
         }
         add_one(&self.waited_for);
         let mut waiting = Waiting {
-            traffic: self,
+            sent: self,
             rt,
             late: false,
         };
@@ -300,36 +300,32 @@ mod tests {
     #[test]
     fn what_is_late_is_waited_for_unless_its_device_is_given_up() {
         let rt = Rt::simulated(1);
-        let (traffic, lateness) = (Rc::new(Traffic::default()), Rc::new(Lateness::default()));
+        let (sent, lateness) = (Rc::new(Sent::default()), Rc::new(Lateness::default()));
         lateness.patience.set(SECOND);
-        traffic.tell(&lateness);
-        let (rt2, traffic2) = (rt.clone(), traffic.clone());
+        sent.tell(&lateness);
+        let (rt2, sent2) = (rt.clone(), sent.clone());
         let took = rt.block_on(async move {
-            let (rt, traffic) = (rt2, traffic2);
+            let (rt, sent) = (rt2, sent2);
             assert_eq!(
-                traffic
-                    .answer(&rt, rt.now(), &mut io(&rt, 5 * SECOND))
-                    .await,
+                sent.answer(&rt, rt.now(), &mut io(&rt, 5 * SECOND)).await,
                 Some(7)
             );
             assert_eq!(
-                traffic
-                    .answer(&rt, rt.now(), &mut io(&rt, 40 * SECOND))
-                    .await,
+                sent.answer(&rt, rt.now(), &mut io(&rt, 40 * SECOND)).await,
                 None
             );
             let begun = rt.now();
-            let (late, all) = (lateness.clone(), traffic.clone());
+            let (late, all) = (lateness.clone(), sent.clone());
             rt.spawn(async move {
                 late.late.wait().await;
                 assert_eq!(all.late(), 1);
                 all.give_up();
             });
             assert_eq!(
-                traffic.answer(&rt, begun, &mut io(&rt, 40 * SECOND)).await,
+                sent.answer(&rt, begun, &mut io(&rt, 40 * SECOND)).await,
                 None
             );
-            assert_eq!(traffic.late(), 0);
+            assert_eq!(sent.late(), 0);
             rt.now() - begun
         });
         assert_eq!(took, SECOND);
@@ -338,8 +334,8 @@ mod tests {
     #[test]
     fn answers_are_counted_with_the_time_that_the_device_was_busy() {
         let rt = Rt::simulated(1);
-        let traffic = Rc::new(Traffic::default());
-        let (rt2, of) = (rt.clone(), traffic.clone());
+        let sent = Rc::new(Sent::default());
+        let (rt2, of) = (rt.clone(), sent.clone());
         rt.block_on(async move {
             let rt = rt2;
             for beside in [2, 1] {
@@ -352,12 +348,12 @@ mod tests {
                 rt.sleep(SECOND).await;
             }
         });
-        let answered = traffic.take_answered(rt.now());
+        let answered = sent.take_answered(rt.now());
         assert_eq!(
             (answered.count, answered.took, answered.busy),
             (3, 3 * SECOND, 2 * SECOND)
         );
-        assert_eq!(traffic.take_answered(rt.now()), Answered::default());
+        assert_eq!(sent.take_answered(rt.now()), Answered::default());
     }
 
     /// One that nobody waits for is under way until it ends; one that does not end in time is dropped.
@@ -365,8 +361,8 @@ mod tests {
     fn what_is_left_under_way_is_known_for_a_time() {
         for (takes, unknown) in [(DEADLINE - SECOND, false), (DEADLINE + SECOND, true)] {
             let rt = Rt::simulated(1);
-            let traffic = Rc::new(Traffic::default());
-            let (rt2, of) = (rt.clone(), traffic.clone());
+            let sent = Rc::new(Sent::default());
+            let (rt2, of) = (rt.clone(), sent.clone());
             rt.block_on(async move {
                 let rt = rt2;
                 let write = rt.sleep(takes);
@@ -379,17 +375,17 @@ mod tests {
                 of.quiet().await;
                 assert_eq!(rt.now(), takes.min(DEADLINE));
             });
-            assert_eq!(traffic.is_unknown(), unknown);
+            assert_eq!(sent.is_unknown(), unknown);
         }
     }
 
     #[test]
     fn a_change_is_under_way_until_it_is_dropped() {
-        let traffic = Rc::new(Traffic::default());
-        let (one, two) = (traffic.change(), traffic.change());
+        let sent = Rc::new(Sent::default());
+        let (one, two) = (sent.change(), sent.change());
         drop(one);
-        assert!(!traffic.is_quiet());
+        assert!(!sent.is_quiet());
         drop(two);
-        assert!(traffic.is_quiet());
+        assert!(sent.is_quiet());
     }
 }
