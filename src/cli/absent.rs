@@ -41,14 +41,6 @@ const FLAGS: &[(&str, &[&str])] = &[
     ("volume attach", &["--ublk", "--vhost-user", "--nvme-tcp"]),
 ];
 
-/// Settings of an array; what begins with `rebuild.` is also called `reconstruct.`.
-const SETTINGS: &[&str] = &[
-    "rebalance.max",
-    "rebalance.min",
-    "rebuild.max",
-    "rebuild.min",
-];
-
 /// Settings of a volume.
 const OF_VOLUMES: &[&str] = &["compress", "layout"];
 
@@ -81,20 +73,6 @@ pub(crate) fn flag(path: &str, flag: &str) -> Option<Failure> {
 pub(crate) fn value(path: &str, flag: &str, value: &str) -> Option<Failure> {
     let ublk = path == "create" && flag.starts_with("--attach") && value == "ublk";
     ublk.then(|| not_yet("'ashlar create --attach ublk'", &without(path)))
-}
-
-/// A setting of an array.
-///
-/// # Errors
-/// If it is to come.
-pub(crate) fn check_setting(key: &str) -> Result<(), Failure> {
-    let shown = key.strip_prefix("reconstruct.");
-    let shown = shown.map_or(key.to_string(), |rest| format!("rebuild.{rest}"));
-    if SETTINGS.contains(&shown.as_str()) {
-        let next = "'ashlar set --help' lists the settings of this version";
-        return Err(not_yet(&format!("the setting '{key}'"), next));
-    }
-    Ok(())
 }
 
 /// A setting of a volume.
@@ -193,14 +171,6 @@ mod tests {
     fn what_is_called_absent_is() {
         for (verb, _) in VERBS {
             assert!(find(verb).is_none(), "{verb} is there");
-        }
-        for key in SETTINGS {
-            let engines = key.replace("rebuild.", "reconstruct.");
-            assert!(ashlar_engine::SETTINGS.iter().all(|s| s.key != engines));
-            assert!(check_setting(&engines).is_err() && check_setting(key).is_err());
-        }
-        for setting in ashlar_engine::SETTINGS {
-            check_setting(setting.key).unwrap();
         }
         for (verb, flags) in FLAGS {
             let command = find(verb).unwrap();

@@ -54,17 +54,25 @@ Settings:
                       a path, or nothing [default: nothing]
   notify.webhook      an address to which each such event is posted as JSON
                       http://HOST[:PORT]/PATH, or nothing [default: nothing]
+  rebalance.max       what moves of data to other devices read and write at most
+                      bytes a second and device, such as 10M, or none [default: none]
+  rebalance.min       what they may have while clients are at work, beside the time that clients leave
+                      bytes a second and device, such as 10M, or none [default: 10M]
   rebuild.delay       how long what lies on a missing device is not rebuilt, unless it has no redundancy
                       left: a device that is back by then brings most of it back
                       0s to 24h, such as 30s or 10m [default: 10m]
+  rebuild.max         what a rebuild reads and writes at most
+                      bytes a second and device, such as 10M, or none [default: none]
+  rebuild.min         what it may have while clients are at work, beside the time that clients leave
+                      bytes a second and device, such as 10M, or none [default: 20M]
   rebuild.narrow      with no device left to rebuild onto, which data is rewritten across fewer: data
                       with no redundancy left, all degraded data, none
                       critical, always or never [default: critical]
   scrub.every         how often a scrub starts by itself; one that was stopped does not count
                       1h to 365d, such as 30d, or never [default: 30d]
   scrub.max           what a scrub reads at most
-                      bytes a second and device, such as 100M, or none [default: none]
-  scrub.min           the same while clients are at work
+                      bytes a second and device, such as 10M, or none [default: none]
+  scrub.min           what it may have while clients are at work, beside the time that clients leave
                       bytes a second and device, such as 10M, or none [default: 10M]
   slow.timeout        how long a device may take to answer before the array goes on without it
                       1s to 30s, such as 2s [default: 2s]

@@ -363,7 +363,6 @@ pub(crate) fn destroy(context: &Context, args: &DestroyArgs) -> Result<(), Failu
 /// If the property or value is unknown.
 pub(crate) fn set(context: &Context, args: SetArgs) -> Result<(), Failure> {
     let (key, value) = args.pair;
-    absent::check_setting(&key)?;
     let text = format!("{}: {key}={value}\n", args.array);
     let reply = context.client.call_value(&Call::Set {
         array: args.array,
@@ -378,7 +377,6 @@ pub(crate) fn set(context: &Context, args: SetArgs) -> Result<(), Failure> {
 /// # Errors
 /// If the property is unknown.
 pub(crate) fn get(context: &Context, args: GetArgs) -> Result<(), Failure> {
-    args.key.as_deref().map_or(Ok(()), absent::check_setting)?;
     let reply: GetReply = context.client.call(&Call::Get {
         array: args.array,
         key: args.key,

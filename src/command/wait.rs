@@ -78,7 +78,7 @@ fn present(array: &ArrayStatus, kinds: &[String]) -> String {
             };
             let line = task_line(task, style, Tone::Good);
             let why = match task.reason.as_str() {
-                reason if task.state == "running" || reason.is_empty() => String::new(),
+                "" => String::new(),
                 reason => format!(": {}", safe(reason)),
             };
             format!("{}: {} {line}{why}", array.name, work_word(&task.kind))

@@ -245,7 +245,7 @@ fn work(task: &TaskStatus, style: Style) -> String {
         work_word(&task.kind),
         task_line(task, style, tone)
     );
-    if task.state != "running" && !task.reason.is_empty() {
+    if !task.reason.is_empty() {
         out += &labelled("", &safe(&task.reason), style, None);
     }
     out

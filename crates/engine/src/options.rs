@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::members::beat::{Identity, Seen};
 use crate::segment::coder::Accelerators;
 use crate::space::geometry::CLEAN_RESERVE;
+use crate::status::Work;
 
 /// How an array runs in this process.
 #[derive(Debug, Clone)]
@@ -190,22 +191,45 @@ pub(crate) const DELAY: Setting = Setting {
     takes: "0s to 24h, such as 30s or 10m",
 };
 
+const RATE: &str = "bytes a second and device, such as 10M, or none";
+
+const fn rate(key: &'static str, default: &'static str) -> Setting {
+    Setting {
+        key,
+        default,
+        takes: RATE,
+    }
+}
+
+const REBUILD_MIN: Setting = rate("reconstruct.min", "20M");
+const REBUILD_MAX: Setting = rate("reconstruct.max", "none");
+const REBALANCE_MIN: Setting = rate("rebalance.min", "10M");
+const REBALANCE_MAX: Setting = rate("rebalance.max", "none");
+const SCRUB_MIN: Setting = rate("scrub.min", "10M");
+const SCRUB_MAX: Setting = rate("scrub.max", "none");
+
+/// Bytes a second of each device that work of a kind may have while clients are at work, and at any time; `None`: as
+/// many as the device gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rates {
+    pub min: Option<u64>,
+    pub max: Option<u64>,
+}
+
+/// The settings that say these of a kind of work that is held back.
+pub(crate) fn rates_of(work: Work) -> Option<[&'static Setting; 2]> {
+    match work {
+        Work::Rebuild => Some([&REBUILD_MIN, &REBUILD_MAX]),
+        Work::Rebalance => Some([&REBALANCE_MIN, &REBALANCE_MAX]),
+        Work::Scrub => Some([&SCRUB_MIN, &SCRUB_MAX]),
+        Work::Clean | Work::Repair => None,
+    }
+}
+
 pub(crate) const SCRUB_EVERY: Setting = Setting {
     key: "scrub.every",
     default: "30d",
     takes: "1h to 365d, such as 30d, or never",
-};
-
-pub(crate) const SCRUB_MIN: Setting = Setting {
-    key: "scrub.min",
-    default: "10M",
-    takes: "bytes a second and device, such as 10M, or none",
-};
-
-pub(crate) const SCRUB_MAX: Setting = Setting {
-    key: "scrub.max",
-    default: "none",
-    takes: "bytes a second and device, such as 100M, or none",
 };
 
 pub(crate) const SLOW_TIMEOUT: Setting = Setting {
@@ -244,7 +268,11 @@ pub const SETTINGS: &[Setting] = &[
     ACCELERATOR,
     RESERVE,
     DISCARD,
+    REBALANCE_MAX,
+    REBALANCE_MIN,
     DELAY,
+    REBUILD_MAX,
+    REBUILD_MIN,
     NARROW,
     SCRUB_EVERY,
     SCRUB_MAX,
@@ -274,9 +302,7 @@ impl Setting {
             key if key == START_WAIT.key => start_wait(value).map(|_| value.to_string()),
             key if key == SLOW_TIMEOUT.key => slow_timeout(value).map(|_| value.to_string()),
             key if key == SCRUB_EVERY.key => every(value).map(|_| value.to_string()),
-            key if key == SCRUB_MAX.key || key == SCRUB_MIN.key => {
-                bytes_a_second(value).map(|_| value.to_string())
-            }
+            _ if self.takes == RATE => bytes_a_second(value).map(|_| value.to_string()),
             key if key == SPARE.key => spare(value).map(|spare| spare.to_string()),
             key if key == DISCARD.key => ["on", "off"].contains(&value).then(|| value.to_string()),
             key if key == ACCELERATOR.key => value.parse().ok().map(|c: Choice| c.to_string()),

@@ -134,8 +134,6 @@ pub struct Meters {
     pub host: Cell<u64>,
     /// All data blocks written since: also those that the cleaner moved.
     pub data: Cell<u64>,
-    /// When a client last asked for something.
-    pub asked: Cell<Option<Nanos>>,
     /// Where the time goes.
     pub phases: Phases,
 }

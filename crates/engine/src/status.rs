@@ -376,7 +376,7 @@ pub struct TaskStatus {
     pub bytes_per_second: u64,
     /// Time left at that speed; `None` if it does not move.
     pub eta_seconds: Option<u64>,
-    /// Why it waits, or empty.
+    /// Why it waits or is held back, or empty.
     pub reason: String,
     /// Bad blocks found.
     pub found: u64,

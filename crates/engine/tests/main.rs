@@ -23,6 +23,7 @@ mod import;
 mod in_flight;
 mod journal;
 mod metadata;
+mod pace;
 mod paused;
 mod promised;
 mod read_only;

@@ -16,8 +16,14 @@ const ARRAY: [(&str, &[&str]); 2] = [
 ];
 /// The same of one that clients change beside trims.
 pub const DISCARD: (&str, &[&str]) = ("discard", &["on", "off"]);
-/// What sessions with scrubs set `scrub.max` to.
-pub(crate) const SCRUB_RATES: &[&str] = &["none", "64K", "1M"];
+/// The same of those that sessions with scrubs change: how fast background work goes.
+pub(crate) const RATES: [(&str, &[&str]); 5] = [
+    ("scrub.max", &["none", "64K", "1M"]),
+    ("reconstruct.min", &["20M", "64K", "1M"]),
+    ("reconstruct.max", &["none", "64K", "1M"]),
+    ("rebalance.min", &["10M", "64K", "1M"]),
+    ("rebalance.max", &["none", "64K", "1M"]),
+];
 /// The same of a volume as the simulator makes it.
 const VOLUME: [(&str, &[&str]); 1] = [("write-cache", &["on", "off", "auto"])];
 
@@ -50,12 +56,15 @@ pub fn draw(volume: Option<String>, rng: &mut Rng) -> (Key, &'static str) {
     ((volume, key), rng.pick(values))
 }
 
+/// Whether a setting says how fast background work goes.
+pub(crate) fn is_rate(key: &str) -> bool {
+    RATES.iter().any(|(name, _)| *name == key)
+}
+
 /// The values of a setting, the one that it begins with first.
 fn values(key: &Key) -> &'static [&'static str] {
-    if key.1 == "scrub.max" {
-        return SCRUB_RATES;
-    }
-    let mut table = table(key.0.is_some()).iter().chain([&DISCARD]);
+    let others = [&DISCARD].into_iter().chain(&RATES);
+    let mut table = table(key.0.is_some()).iter().chain(others);
     let found = table.find(|(name, _)| *name == key.1);
     found.map_or(&[], |(_, values)| values)
 }

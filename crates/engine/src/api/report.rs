@@ -14,8 +14,8 @@ use crate::api::array::Array;
 use crate::api::lost::lost_ranges;
 use crate::api::volume::WriteCache;
 use crate::home::Home;
-use crate::home::work::Progress;
-use crate::options::uuid_text;
+use crate::home::work::{Bound, Progress};
+use crate::options::{Setting, rates_of, uuid_text};
 use crate::protocol::{ShardMessage, ask};
 use crate::segment::Segment;
 use crate::status::{
@@ -310,6 +310,10 @@ fn task_status(home: &Home) -> Vec<TaskStatus> {
             None if work == Work::Scrub => (p.state, left_to_do(home, work), p.reason.to_string()),
             None => (p.state, p.total, p.reason.to_string()),
         };
+        let reason = match reason.is_empty() && state == TaskState::Running {
+            true => why_held(home, work, p).unwrap_or_default(),
+            false => reason,
+        };
         let now = p.paused.unwrap_or(now);
         // Paused before there is anything to do, nothing of that is done.
         let (done, total) = match state {
@@ -340,6 +344,26 @@ fn task_status(home: &Home) -> Vec<TaskStatus> {
         .filter(has_run)
         .map(status)
         .collect()
+}
+
+/// Which rate holds work back that runs, if one did within the last second.
+fn why_held(home: &Home, work: Work, p: &Progress) -> Option<String> {
+    let (at, bound) = p.held?;
+    if home.core.rt.now().saturating_sub(at) > ashlar_rt::SECOND {
+        return None;
+    }
+    let [min, max] = rates_of(work)?;
+    let rate = |setting: &Setting| {
+        let name = setting.key.replace("reconstruct", "rebuild");
+        format!(
+            "held to {name} ({} a second and device)",
+            home.setting(setting)
+        )
+    };
+    Some(match bound {
+        Bound::Min => format!("clients are at work: {}", rate(min)),
+        Bound::Max => rate(max),
+    })
 }
 
 /// All that paused or waiting work is about, what was done of it included.

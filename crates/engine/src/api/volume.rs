@@ -14,7 +14,7 @@ use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_rt::{Buf, Sender, Slice};
 
 use crate::api::array::Array;
-use crate::counters::{Counters, add};
+use crate::counters::{Counters, UnderWay, add};
 use crate::planted::{self, Bug};
 use crate::protocol::{ShardMessage, ask};
 
@@ -236,16 +236,16 @@ impl Volume {
         self.array.0.home.shards[self.shard_of(block)].clone()
     }
 
-    /// A client is at work.
-    fn note_asked(&self) {
+    /// A client is at work, until this is dropped.
+    fn note_asked(&self) -> UnderWay<'_> {
         let core = &self.array.0.home.core;
-        core.meters.asked.set(Some(core.rt.now()));
+        core.clients.begin(&core.rt)
     }
 
     /// Reads `length` bytes at `offset`. Unmapped blocks are zeros.
     pub async fn read(&self, offset: u64, length: usize) -> Result<Buf, VolumeError> {
         self.check(offset, length as u64)?;
-        self.note_asked();
+        let _asked = self.note_asked();
         add(&self.counters.reads, 1);
         add(&self.counters.read_bytes, length as u64);
         if let Some(piece) = self.one_piece(offset, length as u64) {
@@ -301,7 +301,7 @@ impl Volume {
     /// when they are in memory.
     pub async fn write(&self, offset: u64, data: Slice, durable: bool) -> Result<(), VolumeError> {
         self.check_write(offset, data.len() as u64)?;
-        self.note_asked();
+        let _asked = self.note_asked();
         add(&self.counters.writes, 1);
         add(&self.counters.written_bytes, data.len() as u64);
         self.write_pieces(offset, &data).await?;
@@ -355,6 +355,7 @@ impl Volume {
     /// Makes everything acknowledged before durable, on whatever connection it was acknowledged.
     pub async fn flush(&self) -> Result<(), VolumeError> {
         self.check(0, 0)?;
+        let _asked = self.note_asked();
         add(&self.counters.flushes, 1);
         self.settled(true).await
     }
@@ -372,6 +373,7 @@ impl Volume {
         durable: bool,
     ) -> Result<(), VolumeError> {
         self.check_write(offset, length)?;
+        let _asked = self.note_asked();
         let unit = u64::from(self.info.block_bytes);
         let (end, first) = (offset + length, offset.div_ceil(unit));
         // The last block of a volume may be cut off by its end: unmapping it is whole all the same.

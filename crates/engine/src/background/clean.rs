@@ -24,6 +24,7 @@ use crate::segment::read::fetch;
 use crate::segment::stripe::row_matches;
 use crate::segment::summary::rows_of;
 use crate::segment::{Pinned, Segment};
+use crate::status::Work;
 
 /// Blocks of a segment that are moved at once, at most, if a stripe has no more: 64 MiB.
 const PART: u32 = 1 << 14;
@@ -53,6 +54,7 @@ impl Background {
         self: &Rc<Self>,
         segment: &Pinned,
         into: (u16, Class),
+        work: Work,
     ) -> Moved {
         let mut all = Moved::default();
         let live: Vec<u32> = segment.live.borrow().iter().collect();
@@ -61,7 +63,7 @@ impl Background {
             if number > 0 {
                 self.home.merge().await;
             }
-            let moved = self.clean_part(segment, part, into).await;
+            let moved = self.clean_part(segment, part, into, work).await;
             all.bytes += moved.bytes;
             all.refused = moved.refused;
             if all.refused {
@@ -77,11 +79,12 @@ impl Background {
         segment: &Pinned,
         live: &[u32],
         into: (u16, Class),
+        work: Work,
     ) -> Moved {
         let mut laps = Laps::begin(&self.core.meters.phases, &self.core.rt);
         let rows = rows_of(&self.core, segment, live).await;
         laps.end(Phase::CleanRows);
-        let strips = self.read_strips(segment, &rows).await;
+        let strips = self.read_strips(segment, &rows, work).await;
         laps.end(Phase::CleanRead);
         let mut moves: BTreeMap<usize, Vec<Move>> = BTreeMap::new();
         for (block, row) in &rows {
@@ -111,7 +114,12 @@ impl Background {
     /// Reads, all at once, the strips that hold these blocks, from the first wanted to the last; those of a missing
     /// column are computed. In a tight room a strip that does not come is left to [`Background::take_live`], block by
     /// block: what is moved sooner is there before checkpoints are, which have to free room for it.
-    async fn read_strips(self: &Rc<Self>, segment: &Pinned, rows: &BTreeMap<u32, Row>) -> Strips {
+    async fn read_strips(
+        self: &Rc<Self>,
+        segment: &Pinned,
+        rows: &BTreeMap<u32, Row>,
+        work: Work,
+    ) -> Strips {
         let mut spans: BTreeMap<(u32, u16), (u32, u32)> = BTreeMap::new();
         for block in rows.keys() {
             let (stripe, strip, within) = segment.geometry.locate(*block);
@@ -120,19 +128,23 @@ impl Background {
         }
         let compute = !self.home.room_is_tight();
         let read = |((stripe, strip), (first, last)): ((u32, u16), (u32, u32))| {
-            let (core, segment, column) = (self.core.clone(), segment.clone(), usize::from(strip));
-            let count = last - first + 1;
+            let (background, segment) = (self.clone(), segment.clone());
+            let (column, count) = (usize::from(strip), last - first + 1);
             let reading = async move {
+                let core = &background.core;
+                let bytes = u64::from(count) * BLOCK as u64;
+                let turn = background.turn_of(work, &segment, column, bytes).await;
                 let span = Span {
                     stripe,
                     column,
                     within: first,
                     count,
                 };
-                let read = fetch(&core, &segment, span, How::Read).await;
+                let read = fetch(core, &segment, span, How::Read).await;
+                drop(turn);
                 let computed = read.is_none() && compute;
                 let bytes = if computed {
-                    fetch(&core, &segment, span, How::DecodedVerified).await
+                    fetch(core, &segment, span, How::DecodedVerified).await
                 } else {
                     read
                 };

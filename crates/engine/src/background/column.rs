@@ -20,6 +20,7 @@ use ashlar_rt::{Buf, Slice};
 use crate::background::Background;
 use crate::background::stretch::Read;
 use crate::home::log::Move;
+use crate::home::scrub::bytes_of_courses;
 use crate::planted::{self, Bug};
 use crate::segment::coder::{Survivor, Wanted, decode_course, verify_course};
 use crate::segment::course::{read_course, read_course_rows, read_courses};
@@ -66,7 +67,7 @@ impl Background {
         self: &Rc<Self>,
         segment: &Pinned,
         targets: &[(usize, u16)],
-        leaves: Leaves,
+        (work, leaves): (Work, Leaves),
     ) -> usize {
         let mut moving = Vec::new();
         for (index, device) in targets.iter().copied() {
@@ -87,7 +88,7 @@ impl Background {
                 stands: true,
             });
         }
-        self.fill_columns(segment, &mut moving).await;
+        self.fill_columns(segment, &mut moving, work).await;
         let given = moving
             .iter()
             .filter(|m| self.give_column(segment, m, leaves));
@@ -186,7 +187,7 @@ impl Background {
 
     /// Writes headers and courses of columns to their new slots, flushes them and reads them back. Those for which it
     /// fails no longer stand.
-    async fn fill_columns(self: &Rc<Self>, segment: &Pinned, moving: &mut [Moving]) {
+    async fn fill_columns(self: &Rc<Self>, segment: &Pinned, moving: &mut [Moving], work: Work) {
         let geometry = segment.geometry;
         let mut devices: Vec<u16> = segment.columns.borrow().iter().map(|c| c.device).collect();
         for m in moving.iter() {
@@ -208,7 +209,7 @@ impl Background {
             (slot, vec![header])
         };
         let headers = moving.iter().map(header).collect();
-        self.write_moving(moving, headers).await;
+        self.write_moving(moving, headers, work).await;
         let of = |copied: bool| {
             moving
                 .iter()
@@ -221,7 +222,7 @@ impl Background {
             if !moving.iter().any(|m| m.stands) {
                 return;
             }
-            let read = self.read_stretch(segment, &columns, &stretch).await;
+            let read = self.read_stretch(segment, &columns, &stretch, work).await;
             let first = geometry.strip_block(stretch.start * geometry.course_strips());
             let write = |m: &Moving| (device_offset(&self.core, m.new, first), Vec::new());
             let mut writes: Vec<(u64, Vec<Slice>)> = moving.iter().map(write).collect();
@@ -239,7 +240,7 @@ impl Background {
                     write.1.extend([strips, summary]);
                 }
             }
-            self.write_moving(moving, writes).await;
+            self.write_moving(moving, writes, work).await;
         }
         for m in moving.iter_mut().filter(|m| m.stands) {
             m.stands = self.core.member(m.new.device).flush().await.is_ok();
@@ -248,15 +249,25 @@ impl Background {
             }
         }
         for m in moving.iter_mut().filter(|m| m.stands) {
-            m.stands = self.read_back(segment, m.index, m.new).await;
+            m.stands = self.read_back(segment, m.index, m.new, work).await;
         }
     }
 
-    /// Writes to the new slots of columns, to all at once.
-    async fn write_moving(&self, moving: &mut [Moving], writes: Vec<(u64, Vec<Slice>)>) {
+    /// Writes to the new slots of columns, to all at once, each when it is the turn of its device.
+    async fn write_moving(
+        self: &Rc<Self>,
+        moving: &mut [Moving],
+        writes: Vec<(u64, Vec<Slice>)>,
+        work: Work,
+    ) {
         let submit = |(m, (offset, slices)): (&Moving, (u64, Vec<Slice>))| {
-            let write = || self.core.member(m.new.device).write(offset, slices);
-            m.stands.then(write)
+            let (background, device) = (self.clone(), m.new.device);
+            let write = async move {
+                let bytes = slices.iter().map(|s| s.len() as u64).sum();
+                let _turn = background.turn(work, device, bytes).await;
+                background.core.member(device).write(offset, slices).await
+            };
+            m.stands.then(|| self.core.rt.spawn(write))
         };
         let writing: Vec<_> = moving.iter().zip(writes).map(submit).collect();
         for (m, write) in moving.iter_mut().zip(writing) {
@@ -512,7 +523,13 @@ impl Background {
     }
 
     /// Reads a column that was just written and compares it with its own summary.
-    async fn read_back(self: &Rc<Self>, segment: &Pinned, index: usize, new: Column) -> bool {
+    async fn read_back(
+        self: &Rc<Self>,
+        segment: &Pinned,
+        index: usize,
+        new: Column,
+        work: Work,
+    ) -> bool {
         let geometry = segment.geometry;
         let copy = Segment::create(
             segment.number,
@@ -528,7 +545,10 @@ impl Background {
         );
         copy.recorded.set(segment.recorded.get());
         for stretch in self.stretches(segment) {
+            let bytes = bytes_of_courses(geometry, stretch.clone());
+            let turn = self.turn(work, new.device, bytes).await;
             let read = read_courses(&self.core, &copy, stretch.clone(), index).await;
+            drop(turn);
             if read.len() < stretch.len() {
                 return false;
             }

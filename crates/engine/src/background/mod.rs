@@ -3,7 +3,7 @@
 //! [`mod@work`] does the jobs that the books of free space offer: [`mod@clean`] moves live blocks out of segments,
 //! [`mod@column`] gives columns other slots. [`mod@broken`] makes segments that lost columns ready for that;
 //! [`mod@stretch`] reads ahead for that; [`mod@repair`] rewrites single bad blocks; [`mod@scrub`] looks for
-//! them, as fast as its [`mod@pace`] lets it.
+//! them. [`mod@pace`] says how fast rebuild, rebalance and scrub may go.
 //!
 //! Invariants:
 //! - None of it changes a map; what it writes becomes part of the array by a journal record only.
@@ -55,7 +55,7 @@ pub struct Background {
     given: Cell<usize>,
     /// Whether jobs have ended since the last merge for them began.
     ended: Cell<bool>,
-    /// When each device may be read for a scrub next.
+    /// When work may have each device next.
     pace: Pace,
 }
 

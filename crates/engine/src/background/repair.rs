@@ -27,7 +27,7 @@ use crate::segment::plan::{How, Span};
 use crate::segment::read::fetch;
 use crate::segment::stripe::{device_offset, summary_bytes};
 use crate::segment::{Column, Pinned};
-use crate::status::TaskState;
+use crate::status::{TaskState, Work};
 
 /// How often a block is written before its device counts as not keeping it.
 const ATTEMPTS: usize = 2;
@@ -237,7 +237,7 @@ impl Background {
         let targets = [(index, target)];
         let moved = acquired
             && (self
-                .rebuild_columns(segment, &targets, Leaves::Unkept)
+                .rebuild_columns(segment, &targets, (Work::Repair, Leaves::Unkept))
                 .await)
                 > 0;
         let end = if moved { End::Gained } else { End::Refused };

@@ -20,13 +20,13 @@ use ashlar_format::{BLOCK, BLOCK_U64, SegmentNumber};
 use ashlar_rt::{MILLISECOND, SECOND};
 
 use crate::background::Background;
-use crate::background::pace::Rates;
 use crate::home::scrub::{Aim, Seen, bytes_of_courses};
 use crate::planted::{self, Bug};
 use crate::segment::bad::{BadBlock, Faults, Found, SUMMARY, fault_of};
 use crate::segment::header::header_bytes;
 use crate::segment::look::look_at;
 use crate::segment::{Column, Pinned};
+use crate::status::Work;
 
 /// A schedule is looked at this often.
 const LOOK: u64 = 60 * SECOND;
@@ -183,21 +183,11 @@ impl Background {
         let (mut faults, mut bytes) = (Faults::new(), (0, 0));
         let headers = self.bad_headers(segment, &mut bytes).await;
         for stretch in self.stretches(segment) {
-            // Clients wait for no more than a course.
-            let step = match self.scrub_rate() {
-                Some(_) => 1,
-                None => stretch.len(),
-            };
-            for first in stretch.clone().step_by(step) {
-                if !self.goes_on(aim) {
-                    return None;
-                }
-                let end = stretch
-                    .end
-                    .min(first + u32::try_from(step).unwrap_or(u32::MAX));
-                self.look_at_stretch(segment, &(first..end), &mut faults, &mut bytes)
-                    .await;
+            if !self.goes_on(aim) {
+                return None;
             }
+            self.look_at_stretch(segment, &stretch, &mut faults, &mut bytes)
+                .await;
         }
         let mut tally = Tally::default();
         if aim.check {
@@ -229,12 +219,11 @@ impl Background {
         let geometry = segment.geometry;
         let of_column = bytes_of_courses(geometry, courses.clone());
         let look = |index: usize| {
-            let (core, segment, courses) = (self.core.clone(), segment.clone(), courses.clone());
-            let background = self.clone();
+            let (background, segment, courses) = (self.clone(), segment.clone(), courses.clone());
             self.core.rt.spawn(async move {
-                let place = segment.columns.borrow()[index];
-                background.pace(place, of_column).await;
-                look_at(&core, &segment, courses, index).await
+                let turn = background.turn_of(Work::Scrub, &segment, index, of_column);
+                let _turn = turn.await;
+                look_at(&background.core, &segment, courses, index).await
             })
         };
         let looking: Vec<_> = (0..geometry.width()).map(look).collect();
@@ -250,19 +239,6 @@ impl Background {
                 None => bytes.1 += of_column,
             }
         }
-    }
-
-    /// Waits for a device's turn.
-    async fn pace(&self, place: Column, bytes: u64) {
-        let (rt, rate) = (&self.core.rt, self.scrub_rate());
-        self.pace.wait(rt, place.device, bytes, rate).await;
-    }
-
-    /// Bytes a second of each device that may be read now.
-    fn scrub_rate(&self) -> Option<u64> {
-        let asked = self.core.meters.asked.get();
-        let (busy, idle) = self.home.scrub_rates();
-        Rates { busy, idle }.at(self.core.rt.now(), asked)
     }
 
     /// Has bad blocks repaired and waits for that. Under a summary that was bad, blocks are looked at once it is good;
@@ -338,7 +314,11 @@ impl Background {
     }
 
     /// The columns whose slot has another header than it should.
-    async fn bad_headers(&self, segment: &Pinned, bytes: &mut (u64, u64)) -> Vec<BadHeader> {
+    async fn bad_headers(
+        self: &Rc<Self>,
+        segment: &Pinned,
+        bytes: &mut (u64, u64),
+    ) -> Vec<BadHeader> {
         let mut bad = Vec::new();
         for index in 0..segment.geometry.width() {
             let place = segment.columns.borrow()[index];
@@ -347,8 +327,9 @@ impl Background {
                 continue;
             }
             bytes.0 += BLOCK_U64;
-            self.pace(place, BLOCK_U64).await;
+            let turn = self.turn(Work::Scrub, place.device, BLOCK_U64).await;
             let found = self.header_fault(segment, index, place).await;
+            drop(turn);
             let stands = segment.columns.borrow()[index] == place;
             if let Some(found) = found
                 && stands

@@ -5,14 +5,17 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
 
 use ashlar_format::{BLOCK_U64, SegmentGeometry};
 
 use crate::background::Background;
+use crate::home::scrub::bytes_of_courses;
 use crate::members::Member;
 use crate::segment::coder::Survivor;
 use crate::segment::course::read_courses;
 use crate::segment::{Pinned, Segment};
+use crate::status::Work;
 
 /// Bytes of a column that are read and written together at most: on drives with a head, of 100 MB/s, so many that seeks
 /// are a third of the time; on others no more than the courses of which each needs.
@@ -86,18 +89,22 @@ impl Background {
         columns
     }
 
-    /// Reads several courses of these columns.
+    /// Reads several courses of these columns, each when it is the turn of its device.
     pub(super) async fn read_stretch(
-        &self,
+        self: &Rc<Self>,
         segment: &Pinned,
         columns: &[usize],
         courses: &Range<u32>,
+        work: Work,
     ) -> Read {
+        let bytes = bytes_of_courses(segment.geometry, courses.clone());
         let ask = |column: &usize| {
-            let (core, segment, courses) = (self.core.clone(), segment.clone(), courses.clone());
-            let column = *column;
-            let ask = async move { read_courses(&core, &segment, courses, column).await };
-            self.core.rt.spawn(ask)
+            let (background, column) = (self.clone(), *column);
+            let (segment, courses) = (segment.clone(), courses.clone());
+            self.core.rt.spawn(async move {
+                let _turn = background.turn_of(work, &segment, column, bytes).await;
+                read_courses(&background.core, &segment, courses, column).await
+            })
         };
         let asked: Vec<_> = columns.iter().map(ask).collect();
         let mut read = Courses::default();

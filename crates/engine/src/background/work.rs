@@ -276,10 +276,12 @@ impl Background {
             }
         };
         match job {
-            Job::Columns { segment, to } => self.give_columns(segment, &to, claim).await,
+            Job::Columns { segment, to } => {
+                self.give_columns(segment, (&to, claim), work).await;
+            }
             Job::Rewrite { segment, into } => {
                 let missing = self.missing_bytes(segment);
-                let moved = self.empty_into(segment, into).await;
+                let moved = self.empty_into(segment, into, work).await;
                 self.home.end_moves(into, segment, moved);
                 let mut tasks = self.home.tasks.borrow_mut();
                 match work {
@@ -313,7 +315,12 @@ impl Background {
     }
 
     /// Gives columns of a segment the slots that were claimed for them.
-    async fn give_columns(self: &Rc<Self>, number: u64, to: &[(u16, u16)], claim: Option<Claim>) {
+    async fn give_columns(
+        self: &Rc<Self>,
+        number: u64,
+        (to, claim): (&[(u16, u16)], Option<Claim>),
+        work: Work,
+    ) {
         let before = self.home.space.index().get(number).copied();
         let mut targets = Vec::new();
         if let Some(claim) = claim {
@@ -329,7 +336,7 @@ impl Background {
                 let is_missing = |(c, _): &&(usize, u16)| !self.core.column_usable(&segment, *c);
                 let missing = targets.iter().filter(is_missing).count();
                 given = self
-                    .rebuild_columns(&segment, &targets, Leaves::Sound)
+                    .rebuild_columns(&segment, &targets, (work, Leaves::Sound))
                     .await;
                 self.given.set(self.given.get() + given.min(missing));
                 // A device may have come back, or taken the place of another.
@@ -352,14 +359,14 @@ impl Background {
     }
 
     /// Moves the live blocks of a segment to a group.
-    async fn empty_into(self: &Rc<Self>, number: u64, into: Area) -> Moved {
+    async fn empty_into(self: &Rc<Self>, number: u64, into: Area, work: Work) -> Moved {
         let (Some(segment), Area::Group(group)) = (self.core.segment(number), into) else {
             return Moved::default();
         };
         // In another group it takes only the room that is there for clients.
         let own = area_of(&self.home.topology(), &segment) == into;
         let class = if own { Class::Clean } else { Class::Client };
-        self.clean_segment(&segment, (group, class)).await
+        self.clean_segment(&segment, (group, class), work).await
     }
 
     /// Shows how work is, for people.

@@ -101,7 +101,7 @@ impl Home {
             if recovering || class != Class::Client || into.is_some() || too_few {
                 return None;
             }
-            self.space.jobs.note_wait();
+            let _waits = self.space.jobs.wait();
             let wait = self.slots_come_back() && self.core.rt.now() < since + LONGEST_WAIT;
             if !wait && self.work_rests() && !self.give_up_unkept() {
                 return None;

@@ -103,10 +103,21 @@ pub struct Jobs {
     ahead: Cell<u32>,
     /// Whether a client has waited for a segment since the last merge.
     waited: Cell<bool>,
+    /// Clients that wait for one.
+    waiting: Cell<usize>,
     /// What was seen when no work was left to do.
     rested: Cell<Option<Seen>>,
     /// What was seen when all that clients had written was merged.
     merged: Cell<Option<(u64, u64)>>,
+}
+
+/// A client waits for a segment.
+pub(super) struct Waits<'a>(&'a Jobs);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.set(self.0.waiting.get() - 1);
+    }
 }
 
 impl Jobs {
@@ -153,9 +164,16 @@ impl Jobs {
             .for_each(|(_, claim)| ledger.give_back(claim));
     }
 
-    /// A client waits for a segment.
-    pub(super) fn note_wait(&self) {
+    /// A client waits for a segment, until this is dropped.
+    pub(super) fn wait(&self) -> Waits<'_> {
         self.waited.set(true);
+        self.waiting.set(self.waiting.get() + 1);
+        Waits(self)
+    }
+
+    /// Whether a client waits for a segment: then no work is held back that may free one.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.waiting.get() > 0
     }
 
     /// A merge has ended: clients should find more than before if one has waited meanwhile, else somewhat less.

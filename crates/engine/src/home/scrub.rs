@@ -18,7 +18,7 @@ use ashlar_rt::Gate;
 
 use crate::error::Error;
 use crate::home::Home;
-use crate::options::{SCRUB_EVERY, SCRUB_MAX, SCRUB_MIN, bytes_a_second, every};
+use crate::options::{SCRUB_EVERY, every};
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
 use crate::status::TaskState;
@@ -261,13 +261,6 @@ impl Home {
         let range = report.cursor.min(report.until)..report.until;
         let left = segments.range(range).map(|(number, _)| *number);
         left.filter(|n| report.covers(*n)).take(count).collect()
-    }
-
-    /// Bytes a second of each device while clients are at work, and at other times: `scrub.min` and `scrub.max`.
-    pub(crate) fn scrub_rates(&self) -> (u64, Option<u64>) {
-        let min = bytes_a_second(&self.setting(&SCRUB_MIN)).flatten();
-        let max = bytes_a_second(&self.setting(&SCRUB_MAX)).flatten();
-        (min.unwrap_or(u64::MAX), max)
     }
 
     /// Whether `scrub.every` wants one now.

@@ -22,10 +22,11 @@ use crate::home::Home;
 use crate::home::jobs::narrow_named;
 use crate::home::space::topology_of;
 use crate::options::{
-    ACCELERATOR, DEFAULT_SLOW_TIMEOUT, DELAY, DISCARD, NARROW, RESERVE, SLOW_TIMEOUT, SPARE,
-    Setting, delay, percent, slow_timeout,
+    ACCELERATOR, DEFAULT_SLOW_TIMEOUT, DELAY, DISCARD, NARROW, RESERVE, Rates, SLOW_TIMEOUT, SPARE,
+    Setting, bytes_a_second, delay, percent, rates_of, slow_timeout,
 };
 use crate::space::geometry::DEFAULT_CLEAN_RESERVE;
+use crate::status::Work;
 
 /// Whether an array of this layout, with groups of which the smallest has so many devices, may keep so much spare space.
 fn check_layout(layout: &str, topology: &Topology, least: usize, spare: u16) -> Result<(), Error> {
@@ -92,6 +93,13 @@ impl Home {
     /// What `reconstruct.narrow` says.
     pub(crate) fn narrow_policy(&self) -> Narrow {
         narrow_named(&self.setting(&NARROW))
+    }
+
+    /// What a kind of background work may have of each device; `None`: it is not held back.
+    pub(crate) fn rates(&self, work: Work) -> Option<Rates> {
+        let rate = |setting| bytes_a_second(&self.setting(setting)).flatten();
+        let [min, max] = rates_of(work)?.map(rate);
+        Some(Rates { min, max })
     }
 
     /// Computes with what `accelerator` says from now on.

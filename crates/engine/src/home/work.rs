@@ -13,6 +13,15 @@ use crate::home::Home;
 use crate::segment::{Pinned, Segment};
 use crate::status::{TaskState, Work};
 
+/// The rate that holds work back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// The least that it has, since clients are at work.
+    Min,
+    /// The most that it may have.
+    Max,
+}
+
 /// Progress of one kind of work.
 #[derive(Debug, Default, Clone)]
 pub struct Progress {
@@ -27,6 +36,8 @@ pub struct Progress {
     pub begun: u64,
     /// Why it waits.
     pub reason: &'static str,
+    /// When it was last held back, and by which rate.
+    pub held: Option<(Nanos, Bound)>,
     /// When the operator paused it, if it is paused. The other fields are as it left them.
     pub paused: Option<Nanos>,
     /// Bad blocks repaired.

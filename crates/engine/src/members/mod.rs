@@ -35,7 +35,7 @@ use ashlar_rt::{Buf, Gate, Lock, Nanos, Rt, SECOND, Slice};
 
 use elsa::FrozenVec;
 
-use crate::counters::add;
+use crate::counters::{Traffic, add};
 use crate::locks;
 use crate::members::duties::{ComesIn, Duties};
 use crate::members::sent::{Change, Sent};
@@ -60,6 +60,8 @@ pub struct Counters {
     pub written_bytes: Cell<u64>,
     /// Whether the last read got no answer.
     pub unanswered: Cell<bool>,
+    /// Its I/O under way.
+    pub traffic: Traffic,
 }
 
 /// A discard that is still under way.
@@ -379,6 +381,7 @@ impl Member {
         if !written.is_empty() && self.overlay(offset, &mut written) {
             return Ok(written);
         }
+        let _under_way = self.counters.traffic.begin(&self.rt);
         let begun = self.rt.now();
         let mut read = device.read(offset, Buf::scratch(length));
         match self.sent.answer(&self.rt, begun, &mut read).await {
@@ -412,13 +415,14 @@ impl Member {
         offset: u64,
         data: Vec<Slice>,
     ) -> impl Future<Output = Result<(), Fault>> + use<'_> {
-        let begun = self.begin_write(offset, data);
-        let at = self.rt.now();
+        let (at, begun) = (self.rt.now(), self.begin_write(offset, data));
+        let counted = self.counters.traffic.begin(&self.rt);
         async move {
             let Some((write, under_way)) = begun? else {
                 return Ok(());
             };
             let result = self.answer_of(at, write, under_way).await;
+            drop(counted);
             self.writes_done.set(self.writes_done.get() + 1);
             match result {
                 Ok(()) => {}
@@ -477,6 +481,7 @@ impl Member {
                 return Ok(());
             }
             let covers = self.writes_done.get();
+            let _counted = self.counters.traffic.begin(&self.rt);
             let under_way = self.sent.change();
             let (at, flush) = (self.rt.now(), device.flush());
             match self.answer_of(at, flush, under_way).await {
@@ -522,7 +527,7 @@ impl Member {
             Ok(device) => device,
             Err(fault) => return Discard::Ended(Err(fault)),
         };
-        let _under_way = self.sent.change();
+        let (_counted, _under_way) = (self.counters.traffic.begin(&self.rt), self.sent.change());
         let mut discard = device.discard(offset, length);
         let ended = self.sent.unless_late(&self.rt, DEADLINE, &mut discard);
         match ended.await {

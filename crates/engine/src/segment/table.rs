@@ -13,7 +13,7 @@ use ashlar_format::root::Epoch;
 use ashlar_rt::{Gate, Rt, Slice};
 use ashlar_space::domains::Domains;
 
-use crate::counters::add;
+use crate::counters::{Traffic, add};
 use crate::members::beat::Beat;
 use crate::members::closed::Closed;
 use crate::members::events::Events;
@@ -60,6 +60,8 @@ pub struct Core {
     pub thin: Thin,
     /// How much was written, and where the time goes.
     pub meters: Meters,
+    /// Requests of clients under way.
+    pub clients: Traffic,
     /// By which other hosts see that the array is in use.
     pub beat: Rc<Beat>,
     /// Who is late.
@@ -115,6 +117,7 @@ impl Core {
             meta_room: Cell::new(usize::MAX),
             thin: Thin::default(), // counted by the first checkpoint that is asked for it
             meters: Meters::default(),
+            clients: Traffic::default(),
             beat: beat.clone(),
             lateness,
         })

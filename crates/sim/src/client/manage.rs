@@ -232,7 +232,7 @@ impl Session {
                 self.world.trace.mark("a setting is refused");
             }
             // Who starts scrubs goes on beside the export.
-            Err(StoreError::Closed) if key.1 == "scrub.max" => return false,
+            Err(StoreError::Closed) if settings::is_rate(key.1) => return false,
             Err(error) => self.judge("set", error).await,
         }
         true

@@ -76,8 +76,8 @@ impl Session {
                 return;
             }
             if rng.chance(25) {
-                let value = rng.pick(settings::SCRUB_RATES);
-                if !self.set_to(0, &(None, "scrub.max"), value).await {
+                let (key, values) = rng.pick(&settings::RATES);
+                if !self.set_to(0, &(None, key), rng.pick(values)).await {
                     return;
                 }
             }
