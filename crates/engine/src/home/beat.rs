@@ -216,7 +216,7 @@ impl Home {
         let had_beat = beat.is_renewed();
         beat.end();
         let late = |m: &Member| m.slots.are_coming_back() || m.sent.is_unknown();
-        let late = core.members.iter().any(|m| late(m));
+        let late = core.members.iter().any(late);
         let place = |index: u16| {
             let member = core.member(index);
             Some((member.held()?, member.geometry().beat_offset()))
