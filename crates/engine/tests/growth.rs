@@ -144,6 +144,27 @@ fn a_device_that_has_grown_is_known_again() {
     }
 }
 
+/// One whose superblock at the start is torn is found by what that says of its size: the other lies where its end was.
+#[test]
+fn a_device_that_has_grown_is_known_by_the_superblock_inside() {
+    let disks = devices(4, DISK);
+    let kept = disks.clone();
+    story(async move |rt| {
+        let array = create(&rt, &kept, "ec2+1").await;
+        array.export().await.unwrap();
+    });
+    let disks = resized(&disks, 2 * DISK);
+    let mut block = [0; 4096];
+    disks[3].peek(0, &mut block);
+    block[1000] ^= 1;
+    disks[3].poke(0, &block);
+    story(async move |rt| {
+        let array = import(&rt, &disks, &[]).await;
+        assert_eq!(array.status().await.state, ArrayState::Optimal);
+        read(&array, 1, "imported").await;
+    });
+}
+
 /// What another device of the same size has left at the end that a device has got again is not taken for its own.
 #[test]
 fn a_device_that_has_grown_over_the_end_of_another_is_known_again() {

@@ -313,6 +313,14 @@ impl Superblock {
         Ok(size)
     }
 
+    /// The size of the device, from the first block of a superblock that may be damaged: where its other copy may lie.
+    pub fn likely_size(first_block: &[u8]) -> Option<u64> {
+        const SIZE_AT: usize = 8 + 5 * 4 + 16 + 32 + 16 + 2 + 8 + 8 + 16 + 4 * 8 + 4;
+        Superblock::encoded_bytes(first_block).ok()?;
+        let size = first_block.get(SIZE_AT..SIZE_AT + 8)?;
+        Some(u64::from_le_bytes(size.try_into().ok()?))
+    }
+
     /// Reads and checks all bytes of a superblock.
     pub fn decode(bytes: &[u8]) -> Result<Superblock, FormatError> {
         if Superblock::encoded_bytes(bytes)? != bytes.len() {
@@ -425,6 +433,19 @@ fn check_features(features: [u32; 3]) -> Result<(), FormatError> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+
+    #[test]
+    fn a_damaged_one_says_how_large_its_device_is() {
+        let superblock = sample(3);
+        let mut bytes = superblock.encode();
+        let size = Some(superblock.geometry.size_bytes);
+        assert_eq!(Superblock::likely_size(&bytes), size);
+        bytes[1000] ^= 1;
+        assert!(Superblock::decode(&bytes).is_err());
+        assert_eq!(Superblock::likely_size(&bytes), size);
+        bytes[0] ^= 1;
+        assert_eq!(Superblock::likely_size(&bytes), None);
+    }
 
     pub(crate) fn sample(members: u16) -> Superblock {
         Superblock {

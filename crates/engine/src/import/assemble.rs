@@ -127,6 +127,11 @@ async fn read_superblock(
             None => {}
         }
     }
+    if best.is_none()
+        && let Some(found) = inside_torn(device).await
+    {
+        return Ok(Some((found, 1, true)));
+    }
     match (best, refused) {
         (Some((found, copy)), _) => {
             let inside = inside(device, &found).await;
@@ -148,6 +153,18 @@ async fn read_superblock(
         }),
         (None, _) => Ok(None),
     }
+}
+
+/// Of a device that has grown, and whose superblock at its start is torn, the one at the end that it had.
+async fn inside_torn(device: &DeviceRef) -> Option<Superblock> {
+    let size = Superblock::likely_size(&read_at(device, 0, BLOCK).await?)?;
+    let area = super_bytes(size);
+    let fits =
+        (2 * area..device.info().size_bytes).contains(&size) && size.is_multiple_of(BLOCK as u64);
+    let found = read_copy(device, size.checked_sub(area).filter(|_| fits)?, area)
+        .await?
+        .ok()?;
+    (found.geometry.size_bytes == size).then_some(found)
 }
 
 /// Of a device that has grown, and of which the array does not use what is new, the superblock at the end that it had. One
