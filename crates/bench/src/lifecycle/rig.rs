@@ -346,10 +346,13 @@ impl Drop for Rig {
     }
 }
 
-/// Takes devices out of an array; `narrow` says whether it rebuilds without free devices.
+/// Takes devices out of an array; `narrow` says whether it rebuilds without free devices. Clients do not hold the rebuild
+/// back, as with those that it is compared with.
 pub(super) async fn take_out(array: &Array, lost: &[u16], narrow: &str) -> Result<(), String> {
-    let set = array.set("reconstruct.narrow", narrow).await;
-    set.map_err(|error| error.to_string())?;
+    for (key, value) in [("reconstruct.narrow", narrow), ("reconstruct.min", "none")] {
+        let set = array.set(key, value).await;
+        set.map_err(|error| error.to_string())?;
+    }
     for index in lost {
         let failed = array.fail(*index, false).await;
         failed.map_err(|error| error.to_string())?;
