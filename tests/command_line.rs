@@ -277,7 +277,10 @@ fn bad_devices_and_names_are_refused_with_one_line_each() {
             "set t no.such.key=1",
             "clean.reserve, discard, rebalance.max",
         ),
-        ("set t slow.timeout=31s", "1s to 30s (default: 2s)"),
+        (
+            "set t slow.timeout=31s",
+            "1s to 30s, such as 2s (default: 2s)",
+        ),
         ("set t rebuild.min=1", "bytes a second and device"),
         ("set t spare=two", "a number of devices, such as 1"),
         ("set t spare=9", "devices in each group"),

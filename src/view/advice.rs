@@ -125,7 +125,6 @@ fn out_of_use(device: &DeviceStatus) -> Option<&'static str> {
         DeviceState::Failed => Some("failed"),
         DeviceState::Missing => Some("missing"),
         DeviceState::Offline => Some("offline"),
-        DeviceState::Slow => Some("slow"),
         _ => None,
     }
 }

@@ -100,11 +100,11 @@ async fn read_superblock(
     }
     let mut best: Option<(Superblock, u32)> = None;
     let mut refused = None;
-    let (mut read, mut good) = (false, 0);
+    let (mut read, mut good) = (false, [false; 2]);
     for (offset, copy) in [(0, 0), (size - area, 1)] {
         match read_copy(device, offset, area).await {
             Some(Ok(found)) => {
-                (read, good) = (true, good + 1);
+                (read, good[copy as usize]) = (true, true);
                 if let Some((first, _)) = &best
                     && first.device != found.device
                 {
@@ -135,9 +135,13 @@ async fn read_superblock(
     match (best, refused) {
         (Some((found, copy)), _) => {
             let inside = inside(device, &found).await;
+            // What lies at the present end of one that is to be larger is none of the two.
+            let kept = inside
+                .as_ref()
+                .is_some_and(|i| copy == 0 || i.writes >= found.writes);
             let lone = match found.geometry.size_bytes < size {
-                true => inside.is_none(),
-                false => good < 2,
+                true => !kept || !good[0],
+                false => good != [true; 2],
             };
             let newer = inside.filter(|inside| inside.writes > found.writes);
             let (found, copy) = newer.map_or((found, copy), |inside| (inside, 1));
