@@ -10,8 +10,8 @@
 //! - A kind begins no more of a device within any time than its maximum gives in that time and [`LATE`], and one piece;
 //!   nor less than its minimum gives but one piece, while it has a piece that waits.
 //! - While clients are at work, a piece that begins before its minimum is due is the only one under way on its device.
-//! - Who waits for a turn holds no lock but that of its turn. Rebuild and rebalance hold slots and pin segments: while a
-//!   client waits for space they wait for no turn. Cleaning and repair never do.
+//! - Who waits for a turn holds no lock but that of its turn. All hold slots or pin segments: while a client waits for
+//!   space they wait for no turn. Cleaning and repair never do.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -168,8 +168,7 @@ impl Background {
     }
 
     fn may_begin(&self, work: Work, device: u16, last: Last) -> Result<(), (Nanos, Bound)> {
-        let gives_space = work != Work::Scrub;
-        if self.core.closed.get() || gives_space && self.home.space.jobs.is_waited_for() {
+        if self.core.closed.get() || self.home.space.jobs.is_waited_for() {
             return Ok(());
         }
         let Some(rates) = self.home.rates(work) else {
