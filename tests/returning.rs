@@ -78,6 +78,7 @@ fn a_device_goes_offline_and_comes_back() {
     read(&daemon, 2);
     let (again, code) = daemon.fails(&["online", "t", "2"]);
     assert!(code == 1 && again.contains("in use"), "{again}");
+    daemon.ok(&["wait", "t"]); // what was written without it lies on it, too
 
     // The answer says what is at risk, and what to type where no more may go.
     daemon.ok(&["offline", "t", "2"]);
