@@ -13,6 +13,7 @@ use ashlar_rt::{Buf, MILLISECOND, Nanos, SECOND, join_all};
 
 use crate::background::Background;
 use crate::error::Error;
+use crate::home::Home;
 use crate::home::slow::{FAST, Out, WINDOW};
 use crate::members::arrival::Arrival;
 use crate::members::{DEADLINE, Member};
@@ -196,11 +197,7 @@ impl Background {
     /// It does not answer, or is no good: whoever looks for devices that come back tries it now and then.
     fn is_gone(&self, index: u16) {
         self.home.slow.let_go(index);
-        let text = format!(
-            "device {index} ({}) answers no more; it is taken in again when it does, and its data is rebuilt onto the \
-             other devices after rebuild.delay: see 'ashlar status'",
-            self.core.member(index).path()
-        );
+        let text = Home::told_awaited(index, &self.core.member(index).path());
         self.core.events.note("device-awaited", Some(index), text);
     }
 

@@ -214,13 +214,7 @@ impl Home {
                 MemberState::Stale if let Some(why) = self.slow.why(index) => {
                     ("device-slow", Home::told_slow(index, &path, why))
                 }
-                MemberState::Stale => (
-                    "device-awaited",
-                    format!(
-                        "device {index} ({path}) answers no more; it is taken in again when it does, and its data is \
-                         rebuilt onto the other devices after rebuild.delay: see 'ashlar status'"
-                    ),
-                ),
+                MemberState::Stale => ("device-awaited", Home::told_awaited(index, &path)),
                 _ => (
                     "device-failed",
                     format!(

@@ -295,6 +295,14 @@ impl Home {
         gone.len().max(out) < most && !self.needs_devices(&[index], &gone)
     }
 
+    /// How a device that answers no more left, for people.
+    pub(crate) fn told_awaited(index: u16, path: &str) -> String {
+        format!(
+            "device {index} ({path}) answers no more; it is taken in again when it does, and its data is rebuilt onto the \
+             other devices after rebuild.delay: see 'ashlar status'"
+        )
+    }
+
     /// How a device that is slow left, for people.
     pub(super) fn told_slow(index: u16, path: &str, why: Why) -> String {
         let time = |nanos: Nanos| format!("{:.1} ms", nanos as f64 / MILLISECOND as f64);

@@ -387,8 +387,9 @@ impl Member {
         let write = device.write(offset, vec![bytes]);
         let written = self.answer_of(begun, write, under_way).await;
         match written {
-            Err(Fault::Timeout) => self.count_late(&self.counters.write_errors),
-            Err(_) if !beat.fence.is_down() => add(&self.counters.write_errors, 1),
+            Err(fault) if fault == Fault::Timeout || !beat.fence.is_down() => {
+                self.count_failed(&self.counters.write_errors, fault);
+            }
             _ => {}
         }
         written

@@ -396,7 +396,7 @@ impl Member {
                 Err(fault)
             }
             None => {
-                self.count_late(&self.counters.read_errors);
+                self.count_failed(&self.counters.read_errors, Fault::Timeout);
                 self.counters.unanswered.set(true);
                 Err(Fault::Timeout)
             }
@@ -424,10 +424,8 @@ impl Member {
             let result = self.answer_of(at, write, under_way).await;
             drop(counted);
             self.writes_done.set(self.writes_done.get() + 1);
-            match result {
-                Ok(()) => {}
-                Err(Fault::Timeout) => self.count_late(&self.counters.write_errors),
-                Err(_) => add(&self.counters.write_errors, 1),
+            if let Err(fault) = result {
+                self.count_failed(&self.counters.write_errors, fault);
             }
             result
         }
@@ -488,19 +486,16 @@ impl Member {
                 Ok(()) => self.flushed.set(covers),
                 Err(_) if planted::on(Bug::FlushRetried) => {}
                 Err(fault) => {
-                    match fault {
-                        Fault::Timeout => self.count_late(&self.counters.write_errors),
-                        _ => add(&self.counters.write_errors, 1),
-                    }
+                    self.count_failed(&self.counters.write_errors, fault);
                     return Err(fault);
                 }
             }
         }
     }
 
-    /// Counts an operation that was not answered, unless nobody waited for it any more.
-    pub(super) fn count_late(&self, errors: &Cell<u64>) {
-        if !self.sent.is_given_up() {
+    /// Counts an operation that failed: not one that was not answered since nobody waited for it any more.
+    pub(super) fn count_failed(&self, errors: &Cell<u64>, fault: Fault) {
+        if fault != Fault::Timeout || !self.sent.is_given_up() {
             add(errors, 1);
         }
     }
