@@ -21,6 +21,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod lanes;
+#[cfg(target_arch = "x86_64")]
+mod vector;
 
 use xxhash_rust::xxh3;
 

@@ -347,14 +347,18 @@ impl Session {
             self.world.durable(kind);
         }
         if let Err(error) = &result {
-            // A thin volume was promised no space; the others keep theirs.
-            let thin = self.world.with_volume(volume, |e| e.config.thin);
-            if *error == StoreError::NoSpace && thin != Some(false) && !self.world.thin_fits() {
-                self.world.trace.mark("answer: no space for a thin volume");
-                return;
-            }
-            self.judge(kind, error).await;
+            self.judge_write(volume, kind, error).await;
         }
+    }
+
+    /// Judges an error of what takes space: a thin volume was promised none; the others keep theirs.
+    async fn judge_write(&self, volume: &str, kind: &str, error: &StoreError) {
+        let thin = self.world.with_volume(volume, |e| e.config.thin);
+        if *error == StoreError::NoSpace && thin != Some(false) && !self.world.thin_fits() {
+            self.world.trace.mark("answer: no space for a thin volume");
+            return;
+        }
+        self.judge(kind, error).await;
     }
 
     /// Trims or zeroes a range.
@@ -401,7 +405,13 @@ impl Session {
             self.world.durable(kind);
         }
         if let Err(error) = &result {
-            self.judge(kind, error).await;
+            // Whole blocks are unmapped, which takes no space; parts of blocks are written.
+            let unit = self.world.with_volume(volume, |e| e.config.block_bytes);
+            let whole = unit.is_some_and(|unit| at % unit == 0 && len % unit == 0);
+            match whole {
+                true => self.judge(kind, error).await,
+                false => self.judge_write(volume, kind, error).await,
+            }
         }
     }
 
