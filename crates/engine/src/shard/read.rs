@@ -314,17 +314,22 @@ impl Shard {
             true => fetch(&self.core, segment, span, how).await,
             false => None,
         };
-        let digests = match &read {
-            Some(bytes) => {
-                let at = (shape.tree, run.address);
-                self.core
-                    .identity
-                    .block_digests(run.kind()?, at, bytes, unit)
-            }
-            None => Vec::new(),
-        };
         let came = read.is_some();
-        let mut out = read.unwrap_or_else(|| Buf::scratch(count as usize * BLOCK));
+        let (mut out, digests) = match read {
+            Some(bytes) => {
+                let (at, bytes) = ((shape.tree, run.address), Rc::new(bytes));
+                let digests = self.core.identity.digests_in_company(
+                    &self.core.rt,
+                    run.kind()?,
+                    at,
+                    bytes.clone(),
+                    unit,
+                );
+                let digests = digests.await;
+                (Rc::into_inner(bytes).expect("let go of"), digests)
+            }
+            None => (Buf::scratch(count as usize * BLOCK), Vec::new()),
+        };
         let unverified = came && planted::on(Bug::ReadUnverified);
         for (at, bytes) in out.chunks_mut(unit).enumerate() {
             if digests.get(at) != Some(&run.digests[at]) && !unverified {

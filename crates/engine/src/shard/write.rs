@@ -174,7 +174,7 @@ impl Shard {
             let run = (left / unit).min(self.bounds.get().run(pieces));
             let credit = self.admit(run * pieces).await?;
             at += self
-                .write_run(shape, address, &data[at..at + run * unit], &credit)
+                .write_run(shape, address, data.cut(at..at + run * unit), &credit)
                 .await?;
         }
         Ok(())
@@ -186,7 +186,7 @@ impl Shard {
         self: &Rc<Self>,
         shape: VolumeShape,
         first: u64,
-        bytes: &[u8],
+        bytes: Slice,
         credit: &Credit<'_>,
     ) -> Result<usize, VolumeError> {
         let unit = shape.pieces as usize * BLOCK;
@@ -198,11 +198,12 @@ impl Shard {
         } else if blocks > 1 && thin.left() >= most * (LOOKED_UP_FROM + blocks) {
             (bytes, Some(thin.charge(most * blocks)))
         } else {
-            (&bytes[..unit], self.admit_thin(shape, first).await?)
+            (bytes.cut(0..unit), self.admit_thin(shape, first).await?)
         };
+        let len = bytes.len();
         self.place_run(shape, first, bytes, credit).await?;
         charge.into_iter().for_each(Charge::keep);
-        Ok(bytes.len())
+        Ok(len)
     }
 
     /// A write smaller than a volume block: verified read, merge, write; again if the block changed
@@ -436,15 +437,14 @@ impl Shard {
         self: &Rc<Self>,
         shape: VolumeShape,
         first: u64,
-        bytes: &[u8],
+        bytes: Slice,
         credit: &Credit<'_>,
     ) -> Result<(), VolumeError> {
         let unit = shape.pieces as usize * BLOCK;
-        let at = (shape.tree, first);
-        let digests = self
-            .core
-            .identity
-            .block_digests(kind_of(shape)?, at, bytes, unit);
+        let (at, shared) = ((shape.tree, first), Rc::new(bytes.clone()));
+        let identity = &self.core.identity;
+        let digests = identity.digests_in_company(&self.core.rt, kind_of(shape)?, at, shared, unit);
+        let digests = digests.await;
         let mut stream = self.take_stream(&self.hot).await;
         let blocks = bytes.chunks(unit);
         for ((address, bytes), digest) in (first..).zip(blocks).zip(digests) {
