@@ -45,7 +45,7 @@ impl Host {
 }
 
 /// The name of the array in the place of the word for it.
-fn named(failure: Failure, array: &str) -> Failure {
+pub(super) fn named(failure: Failure, array: &str) -> Failure {
     let text = failure.text.replace("ARRAY", array);
     Failure {
         text: format!("{array}: {text}"),

@@ -29,6 +29,13 @@ const CHECK: ScrubChange = ScrubChange::Start {
     since: None,
 };
 
+/// The event that says how many bad blocks a scrub has left.
+fn told_left(array: &Array) -> String {
+    let mut all = array.events(0).into_iter();
+    let left = all.find(|event| event.kind == "scrub-left");
+    left.map_or_else(String::new, |event| event.text)
+}
+
 fn superblock(disk: &MemDevice) -> Superblock {
     let mut bytes = vec![0; 4096];
     disk.peek(0, &mut bytes);
@@ -183,6 +190,7 @@ fn what_was_damaged_is_found_and_repaired() {
             assert!(total > 40, "{layout}: {total}");
             let report = scrub(&array, CHECK).await;
             assert_eq!(report.repaired, 0);
+            assert!(told_left(&array).contains(&report.found.to_string()));
             let headers = |all: &Counts| -> u64 {
                 let headers = all.iter().filter(|((_, part), _)| part == "header");
                 headers.map(|(_, n)| n).sum()

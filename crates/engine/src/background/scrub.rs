@@ -399,6 +399,13 @@ impl Background {
                 report.done_bytes
             );
             self.core.events.note("scrub-ended", None, text);
+            let left = found.saturating_sub(repaired);
+            if left > 0 {
+                let text = format!(
+                    "{left} bad block(s) that the scrub found are not repaired: see 'ashlar status'"
+                );
+                self.core.events.note("scrub-left", None, text);
+            }
         }
         self.home.checkpoint(0).await;
     }
