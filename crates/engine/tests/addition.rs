@@ -1,6 +1,7 @@
 //! Devices that are added to an array while it serves.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use ashlar_device::{Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
@@ -58,6 +59,50 @@ fn devices_are_added_and_used() {
             let (disks, away) = (copies(&disks), away.to_vec());
             story(async move |rt| read(&import(&rt, &disks, &away).await, 5, layout).await);
         }
+    }
+}
+
+/// A full array lays new data with all their redundancy while a device joins it: none is gone (#210).
+#[test]
+fn a_device_that_joins_a_full_array_is_none_that_is_gone() {
+    for (layout, count) in [("raid1", 2), ("ec2+1", 3)] {
+        let disks = devices(count + 1, DISK);
+        story(async move |rt| {
+            let slow = common::room::slow(&rt, &disks, 20 * MILLISECOND);
+            let array = Array::create(&rt, refs(&disks[..count]), small(layout));
+            let array = array.await.unwrap();
+            array.set("clean.reserve", "2%").await.unwrap();
+            let size = array.status().await.capacity.usable_bytes / (16 << 10) * (16 << 10);
+            let created = array.volume_create("w", common::volume(size)).await;
+            created.unwrap();
+            let w = array.volume("w").unwrap();
+            common::fill(&w, size, 16 << 10, 1, "written").await;
+            let (handle, coming) = (array.clone(), slow[count].clone());
+            let done = Rc::new(Cell::new(false));
+            let told = done.clone();
+            let adding = rt.spawn(async move {
+                let added = handle.add(coming, "").await;
+                told.set(true);
+                added
+            });
+            let mut written = 0;
+            while !done.get() {
+                let at = written * 16384 % size;
+                w.write(at, common::pattern(written, 2), true)
+                    .await
+                    .unwrap();
+                written += 1;
+                let status = array.status().await;
+                assert_eq!(
+                    status.state,
+                    ArrayState::Optimal,
+                    "{layout}, {written} written"
+                );
+                rt.sleep(MILLISECOND).await;
+            }
+            adding.await.unwrap();
+            assert!(written > 50, "{layout}: {written}");
+        });
     }
 }
 

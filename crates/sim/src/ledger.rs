@@ -331,7 +331,7 @@ impl Ledger {
         if columns.values().any(|count| *count > m) {
             self.fail(|| {
                 format!(
-                    "segment {} on {:?}: more than {m} columns in one domain of {:?}",
+                    "segment {} on {:?}: more than {m} columns in one domain of {:?}: {entry:?}",
                     entry.segment, header.devices, config.domains
                 )
             });

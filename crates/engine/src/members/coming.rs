@@ -85,6 +85,14 @@ impl Member {
         self.changed.open();
     }
 
+    /// Whether nothing can lie on it: it is a spare, or no member any more, or was so and is not in use yet. While such
+    /// a device joins nothing is lost, and new data want no device that is gone.
+    pub fn holds_nothing(&self) -> bool {
+        let empty = |state| matches!(state, MemberState::Removed | MemberState::Spare);
+        let before = self.comes_in.get().before;
+        empty(before.map_or(self.state.get(), |row| row.state))
+    }
+
     /// The import does not read its slot table.
     pub fn set_unread(&self) {
         self.come_in(|c| c.unread = true);
@@ -138,6 +146,21 @@ mod tests {
         assert!(member.come().is_none(), "still");
         drop(first);
         assert!(member.come().is_some());
+    }
+
+    /// A spare that joins holds nothing before it is in use; what lay on a device that is replaced stays lost meanwhile.
+    #[test]
+    fn a_spare_holds_nothing_until_it_is_in_use() {
+        for (state, holds_nothing) in [(MemberState::Spare, true), (MemberState::Stale, false)] {
+            let (member, has) = member();
+            member.state.set(state);
+            assert_eq!(member.holds_nothing(), holds_nothing);
+            let device: DeviceRef = Rc::new(MemDevice::new("mem", 1 << 20));
+            member.join(device, [2; 16], has);
+            assert_eq!(member.holds_nothing(), holds_nothing);
+            member.joined();
+            assert!(!member.holds_nothing());
+        }
     }
 
     /// A device that fails as it takes a row leaves it as it was; one that is in use keeps it.
