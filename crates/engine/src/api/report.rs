@@ -314,7 +314,7 @@ fn task_status(home: &Home) -> Vec<TaskStatus> {
             true => why_held(home, work, p).unwrap_or_default(),
             false => reason,
         };
-        let now = p.paused.unwrap_or(now);
+        let speed = p.speed.bytes_per_second(p.paused.unwrap_or(now), p.done);
         // Paused before there is anything to do, nothing of that is done.
         let (done, total) = match state {
             TaskState::Paused if p.is_over() => (0, total - p.done),
@@ -326,9 +326,9 @@ fn task_status(home: &Home) -> Vec<TaskStatus> {
             state: state.name().to_string(),
             done_bytes: done,
             total_bytes: total,
-            bytes_per_second: rate(p, now),
-            eta_seconds: (state == TaskState::Running && rate(p, now) > 0)
-                .then(|| total.saturating_sub(p.done) / rate(p, now)),
+            bytes_per_second: speed,
+            eta_seconds: (state == TaskState::Running && speed > 0)
+                .then(|| total.saturating_sub(p.done) / speed),
             reason,
             found: found(work, p),
             healed: p.healed,
@@ -374,10 +374,4 @@ fn left_to_do(home: &Home, work: Work) -> u64 {
         Work::Scrub => done + home.bytes_to_scrub(),
         _ => done + home.bytes_to_move().unwrap_or(0),
     }
-}
-
-fn rate(progress: &Progress, now: u64) -> u64 {
-    let elapsed = now.saturating_sub(progress.since) / ashlar_rt::MILLISECOND;
-    let done = progress.done.saturating_sub(progress.begun);
-    (done * 1000).checked_div(elapsed).unwrap_or(0)
 }

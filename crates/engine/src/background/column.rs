@@ -157,7 +157,8 @@ impl Background {
             true => Work::Rebalance,
             false => Work::Rebuild,
         });
-        task.done += u64::from(segment.geometry.slot_blocks) * BLOCK as u64;
+        let bytes = u64::from(segment.geometry.slot_blocks) * BLOCK as u64;
+        task.advance(self.core.rt.now(), bytes);
         true
     }
 

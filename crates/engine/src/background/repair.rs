@@ -81,11 +81,13 @@ impl Background {
     fn show_repairing(&self, state: TaskState) {
         let due = self.core.bad.repairs.borrow().due() as u64;
         let repair = &mut self.home.tasks.borrow_mut().repair;
+        let now = self.core.rt.now();
         if state == TaskState::Running && repair.state != TaskState::Running {
-            repair.since = self.core.rt.now();
+            repair.speed.begin(now, repair.done);
         }
         repair.state = state;
         repair.done = repair.healed * BLOCK as u64;
+        repair.speed.reach(now, repair.done);
         repair.total = (repair.healed + due) * BLOCK as u64;
     }
 

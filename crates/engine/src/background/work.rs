@@ -283,19 +283,18 @@ impl Background {
                 let missing = self.missing_bytes(segment);
                 let moved = self.empty_into(segment, into, work).await;
                 self.home.end_moves(into, segment, moved);
-                let mut tasks = self.home.tasks.borrow_mut();
-                match work {
-                    Work::Rebuild if !moved.refused => tasks.rebuild.done += missing,
-                    Work::Rebuild => {}
-                    Work::Rebalance => tasks.rebalance.done += moved.bytes,
-                    _ => tasks.clean.done += moved.bytes,
-                }
+                let (work, bytes) = match work {
+                    Work::Rebuild => (work, if moved.refused { 0 } else { missing }),
+                    Work::Rebalance => (work, moved.bytes),
+                    _ => (Work::Clean, moved.bytes),
+                };
+                self.advance(work, bytes);
             }
             Job::Renew { segment: number } => match (self.core.segment(number), claim) {
                 (Some(segment), Some(claim)) => {
                     let missing = self.missing_bytes(number);
                     self.home.renew_later(&segment, claim).await;
-                    self.home.tasks.borrow_mut().rebuild.done += missing;
+                    self.advance(Work::Rebuild, missing);
                 }
                 (_, claim) => back(claim),
             },
@@ -414,9 +413,14 @@ impl Background {
         let mut tasks = self.home.tasks.borrow_mut();
         let task = &mut tasks.rebalance;
         if task.state != TaskState::Running {
-            (task.done, task.since) = (0, self.core.rt.now());
-            (task.state, task.reason) = (TaskState::Running, "");
+            task.begin(self.core.rt.now());
         }
+    }
+
+    /// So many bytes more of this work are done.
+    fn advance(&self, work: Work, bytes: u64) {
+        let mut tasks = self.home.tasks.borrow_mut();
+        tasks.progress_mut(work).advance(self.core.rt.now(), bytes);
     }
 
     /// A member that was to leave and has been emptied is removed.
@@ -477,8 +481,7 @@ impl Background {
         let total = self.home.bytes_missing();
         let mut tasks = self.home.tasks.borrow_mut();
         let task = &mut tasks.rebuild;
-        (task.done, task.since) = (0, self.core.rt.now());
-        (task.state, task.reason) = (TaskState::Running, "");
+        task.begin(self.core.rt.now());
         task.total = total;
     }
 

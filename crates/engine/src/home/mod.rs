@@ -37,6 +37,7 @@ pub mod scrub;
 mod settings;
 pub(crate) mod slow;
 pub mod space;
+pub mod speed;
 mod step;
 pub mod trim;
 pub mod work;

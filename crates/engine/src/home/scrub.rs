@@ -229,7 +229,7 @@ impl Home {
             State::Stopped => TaskState::Stopped,
         };
         if state == TaskState::Running && task.state != state {
-            (task.since, task.begun) = (now, report.done_bytes);
+            task.speed.begin(now, report.done_bytes);
         }
         task.paused = match state {
             TaskState::Paused => task.paused.or(Some(now)),
@@ -237,6 +237,7 @@ impl Home {
         };
         (task.state, task.reason) = (state, waits);
         (task.done, task.healed) = (report.done_bytes, report.found().1);
+        task.speed.reach(now, task.done);
     }
 
     /// Bytes of columns that the one under way has yet to look at.

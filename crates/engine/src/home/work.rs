@@ -10,6 +10,7 @@ use ashlar_space::work::Paused;
 
 use crate::error::Error;
 use crate::home::Home;
+use crate::home::speed::Speed;
 use crate::segment::{Pinned, Segment};
 use crate::status::{TaskState, Work};
 
@@ -31,9 +32,8 @@ pub struct Progress {
     pub done: u64,
     /// Bytes known to be to do.
     pub total: u64,
-    /// When it started, or went on, and how much had been done by then.
-    pub since: Nanos,
-    pub begun: u64,
+    /// How fast it goes.
+    pub speed: Speed,
     /// Why it waits.
     pub reason: &'static str,
     /// When it was last held back, and by which rate.
@@ -45,6 +45,19 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// It begins, with nothing done.
+    pub fn begin(&mut self, now: Nanos) {
+        self.done = 0;
+        self.speed.begin(now, 0);
+        (self.state, self.reason) = (TaskState::Running, "");
+    }
+
+    /// So many bytes more are done.
+    pub fn advance(&mut self, now: Nanos, bytes: u64) {
+        self.done += bytes;
+        self.speed.reach(now, self.done);
+    }
+
     /// Whether all that was to do was done, or there was nothing: what comes next is other work.
     pub fn is_over(&self) -> bool {
         matches!(self.state, TaskState::New | TaskState::Done)
@@ -126,8 +139,8 @@ impl Home {
             if progress.paused.is_some() == paused {
                 return Ok(false);
             }
-            if let Some(since) = progress.paused {
-                progress.since += now - since; // nothing was to be done meanwhile
+            if !paused {
+                progress.speed.begin(now, progress.done);
                 if work == Work::Rebuild {
                     progress.total = progress.done + missing;
                 }
