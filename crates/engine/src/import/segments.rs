@@ -17,6 +17,7 @@ use crate::import::columns::{drop_void, fill, newer};
 use crate::journal::recover::{Record, Recovered};
 use crate::map::system::SysTree;
 use crate::members::slots::choose_copy;
+use crate::segment::plan::Unit;
 use crate::segment::read::read_unit;
 use crate::segment::table::Core;
 use crate::segment::{Column, NO_SLOT, Segment};
@@ -208,7 +209,7 @@ pub(super) async fn load_tree(
         }
         let check =
             |bytes: &[u8]| core.identity.node_digest(number, 0, id.0, id.1, bytes) == entry.digest;
-        let bytes = read_unit(core, &segment, entry.place.block, 1, &check)
+        let bytes = read_unit(core, &segment, Unit::one(entry.place.block), None, &check)
             .await
             .map_err(|_| ())?;
         Ok(bytes.to_vec())

@@ -30,6 +30,7 @@ use ashlar_format::node::{
 use ashlar_rt::{Buf, Slice};
 use lru::LruCache;
 
+use crate::segment::plan::Unit;
 use crate::segment::read::{Lost, read_unit};
 use crate::segment::table::Core;
 
@@ -239,11 +240,15 @@ impl NodeStore {
         let check = move |bytes: &[u8]| {
             core.identity.node_digest(key.0, key.1, key.2, key.3, bytes) == digest
         };
-        Ok(
-            read_unit(&self.core, &segment, entry.place.block, 1, &check)
-                .await?
-                .freeze(),
+        Ok(read_unit(
+            &self.core,
+            &segment,
+            Unit::one(entry.place.block),
+            None,
+            &check,
         )
+        .await?
+        .freeze())
     }
 
     /// The leaf entry at `slot` of leaf `index`.

@@ -52,6 +52,13 @@ pub struct Unit {
     pub count: u32,
 }
 
+impl Unit {
+    /// A block that is checked by itself.
+    pub fn one(block: u32) -> Unit {
+        Unit { block, count: 1 }
+    }
+}
+
 /// How far what is read of a unit is trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {

@@ -27,16 +27,16 @@ use crate::segment::{Column, Pinned, Segment};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lost;
 
-/// Reads `count` data blocks from `block` on, which lie in one stripe and are checked as one by
-/// `check`.
+/// Reads data blocks, which lie in one stripe and are checked as one by `check`; `wrong`: their bytes as their devices
+/// have just given them, which did not match. Blocks of which a second read is right are counted as well.
 pub async fn read_unit(
     core: &Rc<Core>,
     segment: &Pinned,
-    block: u32,
-    count: u32,
+    unit: Unit,
+    wrong: Option<&[u8]>,
     check: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Buf, Lost> {
-    let unit = Unit { block, count };
+    let Unit { block, count } = unit;
     let mut bytes = Buf::zeroed(count as usize * BLOCK);
     let before = places_of(core, segment, unit);
     let note = async |at: u32, found: Found| {
@@ -46,6 +46,9 @@ pub async fn read_unit(
         note_bad_strip(core, segment, span, place, found).await;
     };
     let (mut trust, mut found) = (Trust::Devices, Found::Wrong);
+    if wrong.is_some() {
+        trust = trust.less(unit, Vec::new()).ok_or(Lost)?;
+    }
     loop {
         let mut missing = Vec::new();
         for step in plan_read(segment.geometry, unit, &trust) {
@@ -68,14 +71,21 @@ pub async fn read_unit(
             Trust::Rows | Trust::OtherRows => false,
         };
         if missing.is_empty() && (unchecked || check(&bytes)) {
-            if let Trust::But(suspects) = trust {
-                for at in suspects {
-                    note(at, found).await;
-                }
+            let was = wrong
+                .unwrap_or(&bytes)
+                .chunks(BLOCK)
+                .zip(bytes.chunks(BLOCK));
+            let differ = (block..).zip(was).filter(|(_, (was, is))| was != is);
+            let suspects = match trust {
+                Trust::But(suspects) => suspects,
+                _ => differ.map(|(at, _)| at).collect(),
+            };
+            for at in suspects {
+                note(at, found).await;
             }
             return Ok(bytes);
         }
-        if !missing.is_empty() {
+        if !missing.is_empty() && wrong.is_none() {
             found = Found::Unreadable;
         }
         trust = trust.less(unit, missing).ok_or(Lost)?;
@@ -108,7 +118,7 @@ pub async fn fetch(core: &Rc<Core>, segment: &Pinned, span: Span, how: How) -> O
 }
 
 /// Where a column can be read just now: what a bad block found there is held against.
-pub(super) fn usable_place(core: &Core, segment: &Segment, column: usize) -> Option<Column> {
+pub fn usable_place(core: &Core, segment: &Segment, column: usize) -> Option<Column> {
     let usable = core.column_usable(segment, column);
     usable.then(|| segment.columns.borrow()[column])
 }

@@ -15,10 +15,11 @@ use ashlar_rt::Buf;
 use super::{Shard, algorithm_of};
 use crate::map::delta::{Lookup, State, What};
 use crate::planted::{self, Bug};
-use crate::segment::Pinned;
 use crate::segment::coder::begin;
-use crate::segment::plan::{How, Span};
-use crate::segment::read::fetch;
+use crate::segment::plan::{How, Span, Unit};
+use crate::segment::read::{fetch, read_unit, usable_place};
+use crate::segment::table::Core;
+use crate::segment::{Column, Pinned, Segment};
 use crate::space::shape::VolumeShape;
 
 /// A volume block's bytes, or where they are.
@@ -31,6 +32,24 @@ pub(super) enum Found {
         digest: [u8; 16],
         algorithm: u8,
     },
+}
+
+/// A volume block as it has just been read: it does not match its digest.
+struct Wrong<'a> {
+    segment: u64,
+    block: u32,
+    /// Where its column lay.
+    place: Column,
+    bytes: &'a [u8],
+}
+
+impl Wrong<'_> {
+    /// Whether it would be read from there again.
+    fn is_of(&self, core: &Core, segment: &Segment, block: u32) -> bool {
+        let column = usize::from(segment.geometry.locate(block).1);
+        (self.segment, self.block) == (segment.number, block)
+            && usable_place(core, segment, column) == Some(self.place)
+    }
 }
 
 /// What deltas say of a block.
@@ -173,6 +192,16 @@ impl Shard {
         shape: VolumeShape,
         address: u64,
     ) -> Result<(Buf, u64), VolumeError> {
+        self.read_block_but(shape, address, None).await
+    }
+
+    /// The same, not as it has just been read, if it still lies there.
+    async fn read_block_but(
+        &self,
+        shape: VolumeShape,
+        address: u64,
+        mut wrong: Option<Wrong<'_>>,
+    ) -> Result<(Buf, u64), VolumeError> {
         let bytes = shape.pieces as usize * BLOCK;
         loop {
             let (found, stamp) = self.find(shape, address).await?;
@@ -186,16 +215,16 @@ impl Shard {
                     algorithm,
                 } => {
                     let check = self.check_of(shape, address, digest, algorithm);
-                    let read = crate::segment::read::read_unit(
-                        &self.core,
-                        &segment,
-                        block,
-                        shape.pieces,
-                        &check,
-                    )
-                    .await;
+                    let count = shape.pieces;
+                    let unit = Unit { block, count };
+                    let here = |wrong: &Wrong<'_>| wrong.is_of(&self.core, &segment, block);
+                    let was = wrong.take().filter(here).map(|wrong| wrong.bytes);
+                    let read = read_unit(&self.core, &segment, unit, was, &check).await;
                     if let Ok(buf) = read {
                         return Ok((buf, stamp));
+                    }
+                    if was.is_some() {
+                        continue; // it may be all that there is
                     }
                     // Judged only after the map has been looked up again (R12).
                     if let (
@@ -310,6 +339,7 @@ impl Shard {
             within,
             count,
         };
+        let place = usable_place(&self.core, segment, column);
         let read = match fits {
             true => fetch(&self.core, segment, span, how).await,
             false => None,
@@ -331,9 +361,17 @@ impl Shard {
             None => (Buf::scratch(count as usize * BLOCK), Vec::new()),
         };
         let unverified = came && planted::on(Bug::ReadUnverified);
-        for (at, bytes) in out.chunks_mut(unit).enumerate() {
-            if digests.get(at) != Some(&run.digests[at]) && !unverified {
-                let (good, _) = self.read_block(shape, run.address + at as u64).await?;
+        for (at, bytes) in (0u32..).zip(out.chunks_mut(unit)) {
+            let index = at as usize;
+            if digests.get(index) != Some(&run.digests[index]) && !unverified {
+                let wrong = place.filter(|_| came).map(|place| Wrong {
+                    segment: run.segment.number,
+                    block: run.block + at * shape.pieces,
+                    place,
+                    bytes,
+                });
+                let address = run.address + u64::from(at);
+                let (good, _) = self.read_block_but(shape, address, wrong).await?;
                 bytes.copy_from_slice(&good);
             }
         }

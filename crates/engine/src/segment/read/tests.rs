@@ -26,6 +26,16 @@ fn written(bed: &Bed) -> (Pinned, Vec<u8>) {
 
 /// Reads one block of the stripe as the map would have it read.
 fn read(bed: &Bed, segment: &Pinned, block: u32) -> Result<Buf, Lost> {
+    read_after(bed, segment, block, None)
+}
+
+/// The same, after its device has given something else.
+fn read_after(
+    bed: &Bed,
+    segment: &Pinned,
+    block: u32,
+    wrong: Option<[u8; BLOCK]>,
+) -> Result<Buf, Lost> {
     let (core, segment) = (bed.core.clone(), segment.clone());
     bed.rt.block_on(async move {
         let address = u64::from(block);
@@ -37,7 +47,8 @@ fn read(bed: &Bed, segment: &Pinned, block: u32) -> Result<Buf, Lost> {
                 .block_digest(Kind::Blake3, 16, address, bytes)
                 == wanted
         };
-        read_unit(&core, &segment, block, 1, &check).await
+        let wrong = wrong.as_ref().map(|bytes| &bytes[..]);
+        read_unit(&core, &segment, Unit::one(block), wrong, &check).await
     })
 }
 
@@ -68,6 +79,24 @@ fn what_is_missing_or_wrong_is_decoded_up_to_the_parity() {
         *read(&bed, &segment, 3).unwrap() == bytes[3 * BLOCK..4 * BLOCK],
         "this row is not"
     );
+}
+
+/// A device that gave wrong bytes once is counted, though a second read would be right; where nothing else is left the
+/// second read is had.
+#[test]
+fn a_device_that_was_wrong_once_is_counted() {
+    let bed = bed(5);
+    let (segment, bytes) = written(&bed);
+    let errors = |device| bed.core.member(device).counters.digest_errors.get();
+    let read = read_after(&bed, &segment, 0, Some([0xEE; BLOCK])).unwrap();
+    assert!(*read == bytes[..BLOCK]);
+    assert_eq!((errors(0), errors(1)), (1, 0));
+    for gone in [3, 4] {
+        bed.core.member(gone).take_out(MemberState::Failed);
+    }
+    let read = read_after(&bed, &segment, 2, Some([0xEE; BLOCK])).unwrap();
+    assert!(*read == bytes[2 * BLOCK..3 * BLOCK]);
+    assert_eq!(errors(1), 1);
 }
 
 #[test]
