@@ -16,6 +16,7 @@ usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--
        ashlar-sim replay SEED [--trace] [--lines N] [OPTIONS]
        ashlar-sim shrink SEED [--tries N] [OPTIONS]
        ashlar-sim enumerate [--length N] [--one-in N] [--jobs N] [--seconds N] [--quick]
+                            [--layout L] [--workload A,B]
        ashlar-sim enumerate --layout L --workload A,B --at N --image I [--lost MASK] [--again N --again-image I]
        ashlar-sim planted [--most N] [--seconds N] [--jobs N] [BUG ...]      (built with --features planted)
 
@@ -24,7 +25,8 @@ usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--
   replay  one history, with its story
   shrink  the smallest history that fails as this one does, and a test of it
   enumerate  every workload of up to --length letters (default 2; of the longest ones one in
-             --one-in), the power cut after every device operation; or one case, with its story
+             --one-in), or only --workload, the power cut after every device operation; or one case,
+             with its story
   planted    in how many seeds each bug that was made on purpose is found
 
   --mode calm|crash|within|beyond   what may go wrong (default: the seed decides)
@@ -113,8 +115,14 @@ fn plan(words: &[String]) -> Option<Plan> {
         Some(layout) => 1 << GEOMETRIES.iter().position(|g| g.0 == layout)?,
         None => 0xF,
     };
+    let only = match value(words, "--workload") {
+        Some(names) => Some(letters(names)?),
+        None => None,
+    };
     Some(Plan {
+        only,
         length: usize::try_from(number(words, "--length", 2)?).ok()?,
+        least: 1,
         one_in: number(words, "--one-in", 1)?,
         offset: number(words, "--offset", 0)?,
         effort,
@@ -129,12 +137,15 @@ fn plan(words: &[String]) -> Option<Plan> {
     })
 }
 
+/// The numbers of these letters.
+fn letters(names: &str) -> Option<Vec<usize>> {
+    let number = |name| ALPHABET.iter().position(|letter| letter.0 == name);
+    names.split(',').map(number).collect()
+}
+
 fn case(words: &[String]) -> Option<Case> {
     let layout = value(words, "--layout")?;
-    let letters = value(words, "--workload")?
-        .split(',')
-        .map(|name| ALPHABET.iter().position(|letter| letter.0 == name))
-        .collect::<Option<Vec<usize>>>()?;
+    let letters = letters(value(words, "--workload")?)?;
     let cut = |at: &str, image: &str| -> Option<Cut> {
         Some(Cut {
             at: value(words, at)?.parse().ok()?,

@@ -382,7 +382,8 @@ impl Store for EngineStore {
             let mut awaited: Vec<u16> = array.awaited().iter().map(|a| a.0).collect();
             let slow = status.devices.iter();
             let slow = slow.filter(|d| d.state == DeviceState::Slow);
-            awaited.extend(slow.map(|d| d.index));
+            let slow: Vec<u16> = slow.map(|d| d.index).collect();
+            awaited.extend(&slow);
             let delay = array.get(Some("reconstruct.delay"));
             let delayed = delay.is_ok_and(|set| set.iter().any(|(_, value)| value != "0s"));
             let in_use = [
@@ -413,6 +414,7 @@ impl Store for EngineStore {
                     .filter(|device| device.state == DeviceState::Offline)
                     .map(|device| usize::from(device.index))
                     .collect(),
+                slow: slow.into_iter().map(usize::from).collect(),
                 awaited: match delayed {
                     true => awaited.iter().map(|index| usize::from(*index)).collect(),
                     false => Vec::new(),

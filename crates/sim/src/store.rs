@@ -64,6 +64,8 @@ pub struct StoreStatus {
     pub online: Vec<usize>,
     /// Devices that the operator has taken out for a while, by number.
     pub offline: Vec<usize>,
+    /// Devices that are out of use because they are slow, by number.
+    pub slow: Vec<usize>,
     /// Devices that answer nothing and are expected back, where that counts: what lies on them may not be rebuilt yet.
     pub awaited: Vec<usize>,
     /// What is held against each device, by number: failed reads, failed writes, wrong digests.

@@ -72,6 +72,8 @@ impl std::fmt::Display for Case {
 pub struct Plan {
     /// Letters a workload, at most.
     pub length: usize,
+    /// And at least.
+    pub least: usize,
     /// One workload in so many of the longest ones; shorter ones are all run.
     pub one_in: u64,
     /// Shifts which ones these are.
@@ -80,6 +82,8 @@ pub struct Plan {
     pub effort: Effort,
     /// One recovery in so many is crashed again, at each of its points.
     pub again_one_in: u64,
+    /// Only this workload, if it is one.
+    pub only: Option<Vec<usize>>,
     /// The geometries: a mask.
     pub geometries: u64,
     /// Threads.
@@ -125,6 +129,10 @@ impl Summary {
 pub fn workloads(plan: &Plan) -> Vec<(usize, Vec<usize>)> {
     let mut all = Vec::new();
     for geometry in (0..GEOMETRIES.len()).filter(|g| plan.geometries >> g & 1 == 1) {
+        if let Some(word) = &plan.only {
+            all.push((geometry, word.clone()));
+            continue;
+        }
         let mut words: Vec<Vec<usize>> = vec![Vec::new()];
         for length in 1..=plan.length {
             words = words
@@ -134,7 +142,8 @@ pub fn workloads(plan: &Plan) -> Vec<(usize, Vec<usize>)> {
             for word in &words {
                 let number = word.iter().fold(7, |n, at| mix(n ^ *at as u64));
                 let chosen = mix(number ^ plan.offset).is_multiple_of(plan.one_in.max(1));
-                if length < plan.length || length == 1 || chosen {
+                let all_of_them = length < plan.length || length == 1;
+                if length >= plan.least && (all_of_them || chosen) {
                     all.push((geometry, word.clone()));
                 }
             }
@@ -151,7 +160,7 @@ pub fn workloads(plan: &Plan) -> Vec<(usize, Vec<usize>)> {
 }
 
 /// Runs the plan.
-pub fn enumerate<S: Subject>(plan: &Plan, make: fn() -> S) -> Summary {
+pub fn enumerate<S: Subject>(plan: &Plan, make: impl Fn() -> S + Sync) -> Summary {
     let all = workloads(plan);
     let next = AtomicUsize::new(0);
     let begun = std::time::Instant::now();
@@ -187,9 +196,14 @@ pub fn enumerate<S: Subject>(plan: &Plan, make: fn() -> S) -> Summary {
     lock().clone()
 }
 
-/// Runs a workload without a crash, recorded.
-fn run(subject: &dyn Subject, geometry: usize, letters: &[usize]) -> Result<Log, String> {
-    let world = World::new(ops::config(geometry), false);
+/// Runs a workload without a crash, recorded: in the history as well, if it is kept.
+fn run(
+    subject: &dyn Subject,
+    geometry: usize,
+    letters: &[usize],
+    trace: bool,
+) -> (Rc<World>, Result<Log, String>) {
+    let world = World::new(ops::config(geometry), trace);
     let ops: Vec<Op> = letters.iter().map(|at| ALPHABET[*at].1).collect();
     let log = Rc::new(std::cell::RefCell::new(None));
     guarded(&world, || {
@@ -204,13 +218,15 @@ fn run(subject: &dyn Subject, geometry: usize, letters: &[usize]) -> Result<Log,
             *log.borrow_mut() = Some(log::record(&world));
         });
     });
-    if let Some(failure) = world.failure() {
-        return Err(failure);
-    }
-    let log = log.take().ok_or("the preamble did not end")?;
-    log::finish(&world, &log);
-    let log = log.take();
-    Ok(log)
+    let recorded = match (world.failure(), log.take()) {
+        (Some(failure), _) => Err(failure),
+        (None, None) => Err("the preamble did not end".to_string()),
+        (None, Some(log)) => {
+            log::finish(&world, &log);
+            Ok(log.take())
+        }
+    };
+    (world, recorded)
 }
 
 /// All cases of one workload, or as many as there is time for.
@@ -235,7 +251,7 @@ fn workload(
         lost: 0,
         again: None,
     };
-    let log = match run(subject, geometry, letters) {
+    let log = match run(subject, geometry, letters, false).1 {
         Ok(log) => log,
         Err(failure) => {
             summary.failures.push((case.to_string(), failure));
@@ -368,30 +384,32 @@ fn recover(
 
 /// Runs one case alone: what failed, if anything, and its story.
 pub fn replay(subject: &dyn Subject, case: &Case) -> (Option<String>, Vec<String>) {
-    let log = match run(subject, case.geometry, &case.letters) {
+    let (first, log) = run(subject, case.geometry, &case.letters, true);
+    let mut story = first.trace.tail(usize::MAX);
+    let log = match log {
         Ok(log) => log,
-        Err(failure) => return (Some(failure), Vec::new()),
+        Err(failure) => return (Some(failure), story),
     };
     let Some((disks, known)) = cut(&log, case.cut) else {
-        return (Some("there is no such point".to_string()), Vec::new());
+        return (Some("there is no such point".to_string()), story);
     };
+    story.push(format!("======== {case}"));
     let world = after(case.geometry, disks, &known, case.lost, true);
     let log = log::record(&world);
     inspect(subject, &world);
     let Some(again) = case.again.filter(|_| !world.failed()) else {
-        return (world.failure(), world.trace.tail(usize::MAX));
+        story.extend(world.trace.tail(usize::MAX));
+        return (world.failure(), story);
     };
     log::finish(&world, &log);
     let log = log.take();
     let Some((disks, known)) = cut(&log, again) else {
-        return (
-            Some("there is no such second point".to_string()),
-            Vec::new(),
-        );
+        return (Some("there is no such second point".to_string()), story);
     };
     let world = after(case.geometry, disks, &known, 0, true);
     inspect(subject, &world);
-    (world.failure(), world.trace.tail(usize::MAX))
+    story.extend(world.trace.tail(usize::MAX));
+    (world.failure(), story)
 }
 
 /// The disks after `cut`, and what was known.

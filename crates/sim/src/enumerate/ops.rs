@@ -5,14 +5,14 @@
 
 use std::rc::Rc;
 
-use ashlar_rt::SECOND;
+use ashlar_rt::{Nanos, SECOND};
 
 use crate::client::Session;
 use crate::config::{Config, Mode, Options, VolumeConfig};
 use crate::disk::Rot;
 use crate::machine::{Driver, Machine, Opened};
 use crate::returns;
-use crate::store::Store;
+use crate::store::{Store, StoreStatus};
 use crate::world::World;
 
 const KIB: u64 = 1024;
@@ -20,6 +20,13 @@ const KIB: u64 = 1024;
 const MAIN: &str = "v0";
 /// A small one beside it, which is thin: it can grow whatever devices are gone.
 const SIDE: &str = "v1";
+/// An operation of a device that hangs takes so much longer: when it ends the array has long gone on
+/// without the device and, but for what is still under way, would have taken it in again.
+const HANGS: Nanos = 25 * SECOND;
+/// The array goes on without a device that hangs within this.
+const OUT_WITHIN: Nanos = 5 * SECOND;
+/// A device that hung is in use again within this.
+const RETURNS_WITHIN: Nanos = 120 * SECOND;
 
 /// One letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +65,12 @@ pub enum Op {
     Swap(usize),
     /// A device goes away during a write and comes back with its cache.
     Blink(usize),
+    /// A device hangs, and the array goes on without it; what it was sent it ends much later. Meanwhile
+    /// a client writes durably or, with `true`, makes a volume, which takes a checkpoint.
+    Hang(usize, bool),
+    /// A device that hung is as fast as the others again: waits until the array has taken it in by itself, and has its
+    /// full redundancy.
+    Return(usize),
     /// A page of a device is damaged; then everything is read.
     Rot(usize),
     /// Everything is scrubbed.
@@ -73,7 +86,7 @@ pub enum Op {
 }
 
 /// Every letter, by name.
-pub const ALPHABET: [(&str, Op); 50] = [
+pub const ALPHABET: [(&str, Op); 53] = [
     ("w512", Op::Write(0, 512, false)),
     ("w512d", Op::Write(512, 512, true)),
     ("w2k-odd", Op::Write(3 * KIB, 2 * KIB, false)),
@@ -124,6 +137,9 @@ pub const ALPHABET: [(&str, Op); 50] = [
     ("restart", Op::Restart),
     ("resize", Op::Resize),
     ("scrub", Op::Scrub),
+    ("hang1", Op::Hang(1, false)),
+    ("hang1-create", Op::Hang(1, true)),
+    ("return1", Op::Return(1)),
 ];
 
 /// The letter called `name`.
@@ -254,13 +270,7 @@ async fn perform(session: Session, op: Op) {
         Op::Flush => session.flush(1, MAIN).await,
         Op::FlushSide => session.flush(1, SIDE).await,
         Op::Read => read_all(&session).await,
-        Op::Create => {
-            let side = VolumeConfig {
-                thin: false,
-                ..world.config.volumes[1].clone()
-            };
-            session.make_volume(1, "v2", &side).await;
-        }
+        Op::Create => create(&session, "v2").await,
         Op::Destroy => session.destroy_volume(1, SIDE).await,
         Op::Resize => session.shrink_and_grow(1, SIDE, 4 * KIB).await,
         Op::Fail(device) => {
@@ -297,6 +307,8 @@ async fn perform(session: Session, op: Op) {
                 session.rt.sleep(SECOND / 100).await;
             }
         }
+        Op::Hang(device, at_checkpoint) => hang(&session, device, at_checkpoint).await,
+        Op::Return(device) => come_back(&session, device).await,
         Op::Rot(device) => {
             let device = device.min(world.config.first_devices() - 1);
             if fits(world, device) {
@@ -308,6 +320,77 @@ async fn perform(session: Session, op: Op) {
         Op::Scrub => session.scrub_now().await,
         Op::Sleep(milliseconds) => session.rt.sleep(milliseconds * SECOND / 1_000).await,
         Op::Repair | Op::Reopen | Op::Restart => unreachable!("done by the caller"),
+    }
+}
+
+/// Makes a volume, unless it is there.
+async fn create(session: &Session, name: &str) {
+    if session.world.volumes.borrow().contains_key(name) {
+        return;
+    }
+    let side = VolumeConfig {
+        thin: false,
+        ..session.world.config.volumes[1].clone()
+    };
+    session.make_volume(1, name, &side).await;
+}
+
+async fn hang(session: &Session, device: usize, at_checkpoint: bool) {
+    let world = &session.world;
+    if !fits(world, device) {
+        return;
+    }
+    world.damage(device, false);
+    let disk = &world.disks[device];
+    disk.set_hanging(HANGS);
+    if at_checkpoint {
+        create(session, "v3").await;
+    } else {
+        session.write(1, MAIN, 40 * KIB, 48 * KIB, true).await;
+    }
+    let until = session.rt.now() + OUT_WITHIN;
+    while disk.is_busy() && is_in_use(session, device).await {
+        if session.rt.now() > until {
+            if !is_other_damaged(world, device) {
+                world.fail(|| format!("device {device} hangs, and is in use"));
+            }
+            break;
+        }
+        session.rt.sleep(SECOND / 10).await;
+    }
+    disk.set_hanging(0);
+}
+
+async fn is_in_use(session: &Session, device: usize) -> bool {
+    session.store.status().await.online.contains(&device)
+}
+
+/// Whether anything has happened to another device than this one that the array may need it for.
+fn is_other_damaged(world: &World, device: usize) -> bool {
+    let budget = world.budget.borrow();
+    let others = budget.damaged.iter().any(|d| *d != device);
+    others || !budget.leaving.is_empty() || budget.spent.values().any(|spent| *spent > 0)
+}
+
+async fn come_back(session: &Session, device: usize) {
+    let (world, store) = (&session.world, &session.store);
+    let mut status = store.status().await;
+    if !status.slow.contains(&device) {
+        return;
+    }
+    let until = session.rt.now() + RETURNS_WITHIN;
+    let is_back = |s: &StoreStatus| s.optimal && s.online.contains(&device);
+    while !is_back(&status) && session.rt.now() < until {
+        session.rt.sleep(SECOND / 2).await;
+        status = store.status().await;
+    }
+    if is_back(&status) {
+        let mut budget = world.budget.borrow_mut();
+        if !budget.tainted.contains(&device) {
+            budget.damaged.remove(&device);
+        }
+    } else if !is_other_damaged(world, device) {
+        world.fail(|| format!("device {device} is not back by itself: {status:?}"));
     }
 }
 
