@@ -263,13 +263,14 @@ pub fn planted_one(words: &[String]) -> ExitCode {
     };
     let begun = Instant::now();
     let answer = hunt(*bug, most, seconds, usize::try_from(jobs).unwrap_or(1));
-    let (seeds, seconds) = (answer.seeds, begun.elapsed().as_secs_f64());
+    let (runs, seconds) = (answer.runs, begun.elapsed().as_secs_f64());
+    let kind = answer.kind;
     match answer.found {
         Some((how, failure)) => {
             let failure: String = failure.chars().take(90).collect();
-            println!("{seeds:>7} seeds {seconds:>6.1} s  {how}: {failure}");
+            println!("{runs:>7} {kind} {seconds:>6.1} s  {how}: {failure}");
         }
-        None => println!("NOT FOUND in {seeds} seeds, {seconds:.1} s: {what}"),
+        None => println!("NOT FOUND in {runs} {kind}, {seconds:.1} s: {what}"),
     }
     ExitCode::SUCCESS
 }

@@ -2,7 +2,8 @@
 //! the simulator notices.
 //!
 //! Invariants: a seed counts as having found the bug only if it passes without it; the seeds and
-//! their order do not depend on the bug.
+//! their order do not depend on the bug. For a bug that no seed finds workloads of the crash
+//! enumeration are run instead, under the same rule.
 
 pub use ashlar_engine::planted::Bug;
 
@@ -11,13 +12,18 @@ use ashlar_engine::planted::plant;
 use crate::config::{Mode, Options};
 use crate::driver::run_seed;
 use crate::engine::Engine;
+use crate::enumerate::log::Effort;
+use crate::enumerate::ops::{ALPHABET, GEOMETRIES};
+use crate::enumerate::{Plan, enumerate};
 use crate::run::{Batch, run_batch};
 
 /// How a hunt ended.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Seeds run.
-    pub seeds: u64,
+    /// Histories run.
+    pub runs: u64,
+    /// What they are: seeds, or workloads.
+    pub kind: &'static str,
     /// With which options it was found, and what was noticed.
     pub found: Option<(String, String)>,
 }
@@ -59,7 +65,6 @@ fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
         | Bug::NewcomerInOldEpochs
         | Bug::SpareUsedTwice
         | Bug::SlowNeeded
-        | Bug::LateWriteForgotten
         | Bug::RowsOutOfTurn => &[("within", Mode::Within, false)],
         _ => &[
             ("crash", Mode::Crash, false),
@@ -68,9 +73,81 @@ fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
     }
 }
 
+/// The letters that workloads begin with in which a bug is hunted by crash enumeration, if it is: what
+/// was given up must still be under way when the device is back, 10 s later, and clients must write
+/// then. Sessions of seeds are seldom that long.
+fn beginning(bug: Bug) -> Option<&'static [&'static str]> {
+    match bug {
+        Bug::LateWriteForgotten => Some(&["hang1", "return1"]),
+        _ => None,
+    }
+}
+
+fn without_limit(plan: &Plan) -> Plan {
+    Plan {
+        seconds: None,
+        ..plan.clone()
+    }
+}
+
+/// Enumerates the crashes of workloads with `bug` that begin with `first` and end with any letter.
+fn hunt_workloads(bug: Bug, first: &[&str], most: u64, seconds: u64) -> Answer {
+    let begun = std::time::Instant::now();
+    let number = |name: &&str| ALPHABET.iter().position(|letter| letter.0 == *name);
+    let first: Vec<usize> = first.iter().filter_map(number).collect();
+    let answer = |runs, found| Answer {
+        runs,
+        kind: "workloads",
+        found,
+    };
+    let mut runs = 0;
+    for (last, geometry) in
+        (0..ALPHABET.len()).flat_map(|last| (0..GEOMETRIES.len()).map(move |g| (last, g)))
+    {
+        let left = seconds.saturating_sub(begun.elapsed().as_secs());
+        if runs >= most || left == 0 {
+            break;
+        }
+        let plan = Plan {
+            length: first.len() + 1,
+            least: 1,
+            one_in: 1,
+            offset: 0,
+            effort: Effort {
+                full: false,
+                samples: 4,
+                torn: 1,
+            },
+            again_one_in: u64::MAX,
+            only: Some([&first[..], &[last]].concat()),
+            geometries: 1 << geometry,
+            jobs: 1,
+            seconds: Some(left),
+            most_failures: 1,
+        };
+        let summary = enumerate(&plan, || {
+            plant(Some(bug));
+            Engine
+        });
+        runs += summary.workloads;
+        if let Some((case, failure)) = summary.failures.first()
+            && enumerate(&without_limit(&plan), || Engine)
+                .failures
+                .is_empty()
+        {
+            let found = Some((case.clone(), failure.clone()));
+            return answer(runs, found);
+        }
+    }
+    answer(runs, None)
+}
+
 /// Runs seeds with `bug` until one fails that passes without it; at most `most`, and no more after
 /// `seconds`.
 pub fn hunt(bug: Bug, most: u64, seconds: u64, jobs: usize) -> Answer {
+    if let Some(first) = beginning(bug) {
+        return hunt_workloads(bug, first, most, seconds);
+    }
     let begun = std::time::Instant::now();
     let kinds = kinds(bug);
     let mut seeds = 0;
@@ -106,7 +183,8 @@ pub fn hunt(bug: Bug, most: u64, seconds: u64, jobs: usize) -> Answer {
             if run_seed(&Engine, *seed, options).failure.is_none() {
                 let how = format!("seed {seed} ({name})");
                 return Answer {
-                    seeds,
+                    runs: seeds,
+                    kind: "seeds",
                     found: Some((how, failure.clone())),
                 };
             }
@@ -114,5 +192,9 @@ pub fn hunt(bug: Bug, most: u64, seconds: u64, jobs: usize) -> Answer {
         }
         turn += 1;
     }
-    Answer { seeds, found: None }
+    Answer {
+        runs: seeds,
+        kind: "seeds",
+        found: None,
+    }
 }
