@@ -39,7 +39,7 @@ pub(crate) fn line(report: &ScrubReport) -> String {
     );
     if report.skipped_bytes > 0 {
         out += &format!(
-            ", {} not verified: a device was away",
+            ", {} not verified: a device was away, or a summary is bad",
             size(report.skipped_bytes)
         );
     }

@@ -190,20 +190,25 @@ impl Background {
                 .await;
         }
         let mut tally = Tally::default();
+        let mut untold = BTreeSet::new();
         if aim.check {
-            for (block, (device, found)) in &faults {
-                tally.add(*device, part_of(segment, block), *found, false);
-            }
             for (_, place, found) in &headers {
                 tally.add(place.device, Part::Header, *found, false);
             }
-            return Some((bytes.0, bytes.1, tally));
+        } else {
+            tally.take(self.repair_headers(segment, &headers).await);
+            untold = self.repair_blocks(segment, &mut faults).await;
         }
-        tally.take(self.repair_headers(segment, &headers).await);
-        let untold = self.repair_blocks(segment, &mut faults).await;
         for (block, (device, found)) in &faults {
-            let repaired = !untold.contains(block) && self.is_repaired(segment, block);
+            let is_good = !untold.contains(block) && self.is_repaired(segment, block);
+            let repaired = !aim.check && is_good;
             tally.add(*device, part_of(segment, block), *found, repaired);
+            if block.within == SUMMARY && !repaired {
+                // Nothing says what the blocks under it should be.
+                let course = segment.geometry.course_of(block.stripe);
+                let under = bytes_of_courses(segment.geometry, course..course + 1).min(bytes.0);
+                bytes = (bytes.0 - under, bytes.1 + under);
+            }
         }
         Some((bytes.0, bytes.1, tally))
     }
