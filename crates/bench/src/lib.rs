@@ -11,6 +11,7 @@ pub mod files;
 pub mod lifecycle;
 pub mod load;
 mod meter;
+pub mod pace;
 pub mod report;
 
 pub use load::{Durability, Load, Measured, Op, Pattern, Stop, Target};

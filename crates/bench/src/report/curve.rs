@@ -244,7 +244,7 @@ pub(super) fn drawing(curve: &Curve, colour: &dyn Fn(&str) -> usize) -> String {
 }
 
 /// The next of 1, 2, 2.5, 5 times a power of ten, or four of them for the lines.
-fn round_up(value: f64) -> f64 {
+pub(super) fn round_up(value: f64) -> f64 {
     if value <= 0.0 {
         return 1.0;
     }

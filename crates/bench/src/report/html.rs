@@ -156,24 +156,22 @@ pub fn drawings(page: &Page) -> Vec<(String, String)> {
         let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
         format!("{}.svg", words.join("-"))
     };
-    // The colours of the page on white, for whoever shows the file alone.
+    drawn(page)
+        .iter()
+        .map(|chart| (name(chart), file(&chart.title, &chart.svg)))
+        .collect()
+}
+
+/// A drawing as a file of its own, with the colours of the page on white.
+pub(super) fn file(title: &str, svg: &str) -> String {
     let style = format!(
         "<style>{LIGHT}text{{fill:var(--fg);font:13px sans-serif}}.n{{fill:var(--soft)}}.bad{{fill:var(--bad)}}</style>"
     );
-    let file = |chart: &Chart<'_>| {
-        let named = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=";
-        let svg = chart.svg.replacen("<svg viewBox=", named, 1);
-        let begin = svg.find('>').map_or(0, |end| end + 1);
-        let (head, body) = svg.split_at(begin);
-        format!(
-            "{head}<title>{}</title>{style}{body}\n",
-            escape(&chart.title)
-        )
-    };
-    drawn(page)
-        .iter()
-        .map(|chart| (name(chart), file(chart)))
-        .collect()
+    let named = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=";
+    let svg = svg.replacen("<svg viewBox=", named, 1);
+    let begin = svg.find('>').map_or(0, |end| end + 1);
+    let (head, body) = svg.split_at(begin);
+    format!("{head}<title>{}</title>{style}{body}\n", escape(title))
 }
 
 fn suite_name(suite: &str) -> &str {

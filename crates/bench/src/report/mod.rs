@@ -17,6 +17,7 @@ pub mod page;
 mod rows;
 pub mod stats;
 pub mod text;
+pub mod time;
 
 pub use compare::{Comparison, Weights, compare};
 pub use rows::{CLOSED_FORM, Evidence, Gates, NORMAL, RAW, RUNS, Row, Sample, rows};

@@ -1,56 +1,27 @@
-//! Clients beside a rebuild, on modelled devices in virtual time: what each has of the other, by `rebuild.min`.
+//! Clients beside background work, on modelled devices in virtual time: what each has of the other.
 //!
 //!     cargo run --release -p ashlar-bench --example pace -- hdd
+//!     cargo run --release -p ashlar-bench --example pace -- plots docs/plots
+//!
+//! The first has clients beside a rebuild, by `rebuild.min`; the second draws rates over time.
+
+mod plots;
 
 use std::error::Error;
-use std::rc::Rc;
 
 use ashlar_bench::load::run;
-use ashlar_bench::{Durability, Load, Measured, Op, Pattern, Target};
-use ashlar_device::{Content, DeviceRef, ModelDevice, ModelOptions, Profile};
-use ashlar_engine::{Array, Create, Settings, VolumeOptions};
-use ashlar_rt::{MILLISECOND, Rt, SECOND};
+use ashlar_bench::pace::{Bed, Shape};
+use ashlar_bench::{Durability, Load, Measured, Op, Pattern};
+use ashlar_device::Profile;
+use ashlar_engine::Work;
+use ashlar_rt::{MILLISECOND, Rt};
 
 type Done<T> = Result<T, Box<dyn Error>>;
 
 const DEVICES: u16 = 12;
-const VOLUME: u64 = 2 << 30;
-
-/// 8+2 on devices with slots and strips as they have them there, and a volume that is written.
-async fn array(rt: Rt, profile: Profile) -> Done<Array> {
-    let slot_bytes = 8 << 20;
-    let options = ModelOptions {
-        content: Content::Store,
-        slot_bytes,
-        ..ModelOptions::new(128 << 30)
-    };
-    let device = |n| Rc::new(ModelDevice::new(&rt, &format!("d{n}"), profile, options));
-    let devices = (0..DEVICES).map(|n| device(n) as DeviceRef).collect();
-    let strip = if profile.rotation.is_some() { 128 } else { 16 };
-    let create = Create {
-        name: "bench".to_string(),
-        layout: "ec8+2".parse()?,
-        strip_bytes: Some(strip << 10),
-        slot_bytes: Some(slot_bytes),
-        spare: 0,
-        domains: Vec::new(),
-        settings: Settings::default(),
-    };
-    let array = Array::create(&rt, devices, create).await?;
-    let volume = VolumeOptions {
-        size_bytes: VOLUME,
-        thin: true,
-        ..VolumeOptions::default()
-    };
-    array.volume_create("v", volume).await?;
-    clients(&rt, &array, (Op::Write, 32, VOLUME >> 17)).await?;
-    array.volume("v").ok_or("no volume")?.flush().await?;
-    rt.sleep(65 * SECOND).await;
-    Ok(array)
-}
 
 /// 128 KiB in order, or 4 KiB at random.
-async fn clients(rt: &Rt, array: &Array, (op, depth, count): (Op, usize, u64)) -> Done<Measured> {
+async fn clients(rt: &Rt, bed: &Bed, (op, depth, count): (Op, usize, u64)) -> Done<Measured> {
     let (pattern, bytes) = match op {
         Op::Read => (Pattern::Random, 4 << 10),
         _ => (Pattern::Sequential, 128 << 10),
@@ -64,8 +35,7 @@ async fn clients(rt: &Rt, array: &Array, (op, depth, count): (Op, usize, u64)) -
         warm: 0,
         count,
     };
-    let target = Target::Volume(array.volume("v").ok_or("no volume")?);
-    Ok(run(rt, &target, load, || {}).await?)
+    Ok(run(rt, &bed.target()?, load, || {}).await?)
 }
 
 /// What clients have, and the bytes a second that a rebuild moves of each device meanwhile.
@@ -75,21 +45,29 @@ async fn beside(
     load: (Op, usize, u64),
     min: Option<&str>,
 ) -> Done<(Measured, f64)> {
-    let array = array(rt.clone(), profile).await?;
+    let shape = Shape {
+        profile,
+        layout: "ec8+2",
+        devices: DEVICES,
+        spare: 0,
+        device_bytes: 128 << 30,
+        slot_bytes: 8 << 20,
+        volume_bytes: 2 << 30,
+    };
+    let bed = Bed::new(&rt, shape).await?;
     if let Some(min) = min {
-        array.set("reconstruct.min", min).await?;
-        array.fail(5, false).await?;
+        bed.array.set("reconstruct.min", min).await?;
+        bed.array.fail(5, false).await?;
     }
     let warm = (load.0, load.1, load.2 / 8);
-    clients(&rt, &array, warm).await?;
-    let done = async |array: &Array| {
-        let tasks = array.status().await.tasks;
-        let rebuild = tasks.into_iter().find(|t| t.kind == "reconstruct");
+    clients(&rt, &bed, warm).await?;
+    let done = async || {
+        let rebuild = bed.task(Work::Rebuild).await;
         rebuild.map_or((0, false), |t| (t.done_bytes, t.state == "running"))
     };
-    let (before, _) = done(&array).await;
-    let measured = clients(&rt, &array, load).await?;
-    let (after, runs) = done(&array).await;
+    let (before, _) = done().await;
+    let measured = clients(&rt, &bed, load).await?;
+    let (after, runs) = done().await;
     if min.is_some() && !runs {
         println!("(the rebuild was over before the clients)");
     }
@@ -99,7 +77,12 @@ async fn beside(
 }
 
 fn main() -> Done<()> {
-    let name = std::env::args().nth(1).unwrap_or("hdd".to_string());
+    let mut words = std::env::args().skip(1);
+    let name = words.next().unwrap_or("hdd".to_string());
+    if name == "plots" {
+        let into = words.next().ok_or("a folder for the plots is missing")?;
+        return plots::draw(into.as_ref());
+    }
     let profile = Profile::named(&name).ok_or("no such profile")?;
     let loads: [(&str, (Op, usize, u64)); 2] = match profile.rotation {
         Some(_) => [
