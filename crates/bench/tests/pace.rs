@@ -42,10 +42,10 @@ fn shares(bed: &Bed, from: Nanos, seconds: usize, of: impl Fn(u16) -> bool) -> V
     (0..seconds).map(mean).collect()
 }
 
-/// A turn that finds no piece waiting is lost (decision 39), so that the mean of the devices is below the minimum, which is
-/// that of a device where a piece always waits.
+/// The mean of the devices is at the minimum, within a tenth; in a single second it may be half of that, and is made up for
+/// at twice the minimum at most (decision 39).
 #[test]
-fn a_rebuild_on_disks_keeps_three_quarters_of_its_minimum_beside_clients() {
+fn a_rebuild_on_disks_has_its_minimum_beside_clients() {
     story(async |rt| {
         let bed = Bed::new(&rt, SHAPE).await.unwrap();
         bed.array.set("reconstruct.min", "10M").await.unwrap();
@@ -57,9 +57,9 @@ fn a_rebuild_on_disks_keeps_three_quarters_of_its_minimum_beside_clients() {
         assert_eq!(rebuild.state, "running");
         let shares = shares(&bed, from, 10, |device| device != LOST);
         println!("of the minimum in each second: {shares:.2?}");
-        assert!(shares.iter().sum::<f64>() >= 7.5, "{shares:.2?}");
+        assert!(shares.iter().sum::<f64>() >= 9.0, "{shares:.2?}");
         assert!(shares.iter().all(|share| *share >= 0.5), "{shares:.2?}");
-        assert!(shares.iter().all(|share| *share <= 1.2), "{shares:.2?}");
+        assert!(shares.iter().all(|share| *share <= 2.1), "{shares:.2?}");
     });
 }
 
@@ -77,7 +77,7 @@ fn a_scrub_on_disks_at_most_doubles_the_p99_of_clients() {
         assert_eq!(bed.task(Work::Scrub).await.unwrap().state, "running");
         let shares = shares(&bed, from, 10, |_| true);
         println!("of the minimum in each second: {shares:.2?}");
-        assert!(shares.iter().sum::<f64>() >= 4.5, "{shares:.2?}");
+        assert!(shares.iter().sum::<f64>() >= 8.5, "{shares:.2?}");
         let p99 = |series: &Series| series.latency().unwrap().1;
         let times = p99(&beside) / p99(&alone);
         println!("p99 {times:.2} times that of clients alone");

@@ -8,7 +8,8 @@
 //!
 //! Invariants:
 //! - A kind begins no more of a device within any time than its maximum gives in that time and [`LATE`], and one piece;
-//!   nor less than its minimum gives but one piece, while it has a piece that waits.
+//!   nor less than its minimum gives but one piece, while it has a piece that waits. What its minimum gave while it had
+//!   none, as its pieces waited for other devices, it may have within [`CREDIT`], at twice the minimum at most.
 //! - While clients are at work, a piece that begins before its minimum is due is the only one under way on its device.
 //! - Who waits for a turn holds no lock but that of its turn. All hold slots or pin segments: while a client waits for
 //!   space they wait for no turn. Cleaning and repair never do.
@@ -32,6 +33,9 @@ const QUIET: Nanos = 50 * MILLISECOND;
 
 /// A piece that begins late by less, since a timer or the processor was late, does not put off those after it.
 const LATE: Nanos = 10 * MILLISECOND;
+
+/// What a minimum gave and nobody took is kept so long: a segment's pieces lie on many devices, and wait for the latest.
+const CREDIT: Nanos = 3 * SECOND;
 
 /// Settings, and whether clients wait for space, are looked at this often.
 const LOOK: Nanos = SECOND;
@@ -69,22 +73,27 @@ impl Default for Turn {
 /// The last piece that began.
 #[derive(Debug, Default, Clone, Copy)]
 struct Last {
-    /// When it began or, if it was a little late, should have.
+    /// When it began, or, if it was a little late, should have by the maximum.
     at: Nanos,
+    /// When it was due by the minimum: at most [`CREDIT`] before it began, or then.
+    due: Nanos,
     bytes: u64,
 }
 
 impl Last {
+    /// When bytes that began then are over at a rate.
+    fn after(self, began: Nanos, rate: Option<u64>) -> Nanos {
+        let rate = u128::from(rate.unwrap_or(u64::MAX).max(1));
+        let takes = u128::from(self.bytes) * u128::from(SECOND) / rate;
+        began.saturating_add(u64::try_from(takes).unwrap_or(u64::MAX))
+    }
+
     /// When the next one may begin, and when it must.
     fn next(self, rates: Rates) -> (Nanos, Nanos) {
-        let after = |rate: Option<u64>| {
-            let rate = u128::from(rate.unwrap_or(u64::MAX).max(1));
-            let takes = u128::from(self.bytes) * u128::from(SECOND) / rate;
-            self.at
-                .saturating_add(u64::try_from(takes).unwrap_or(u64::MAX))
-        };
-        let (most, least) = (after(rates.max), after(rates.min));
-        (most, least.max(most))
+        let most = self.after(self.at, rates.max);
+        let twice = rates.min.map(|rate| rate.saturating_mul(2));
+        let least = self.after(self.due, rates.min);
+        (most, least.max(most).max(self.after(self.at, twice)))
     }
 
     /// Whether the next one may begin; else until when to wait if nothing changes, and for which rate. `quiet`: when the
@@ -112,6 +121,9 @@ impl Last {
         let at = [latest, earliest].into_iter().find(late);
         Last {
             at: at.unwrap_or(now),
+            due: self
+                .after(self.due, rates.min)
+                .clamp(now.saturating_sub(CREDIT), now),
             bytes,
         }
     }
@@ -199,6 +211,28 @@ mod tests {
         Rates { min, max }
     }
 
+    /// A piece of so many bytes that began at 0.
+    fn first(bytes: u64) -> Last {
+        Last {
+            bytes,
+            ..Last::default()
+        }
+    }
+
+    /// A maximum holds also after a time without pieces.
+    #[test]
+    fn no_maximum_is_saved_up() {
+        let rates = rates(1000, Some(1000));
+        let mut last = first(100).begin(rates, 4000 * MS, 100);
+        for turn in 1..5 {
+            assert_eq!(
+                last.next(rates),
+                (4000 * MS + turn * 100 * MS, 4000 * MS + turn * 100 * MS)
+            );
+            last = last.begin(rates, 4000 * MS + turn * 100 * MS, 100);
+        }
+    }
+
     /// When pieces of 100 bytes begin that always wait, until a time: `quiet` says when the device is quiet.
     fn begun(rates: Rates, until: Nanos, quiet: impl Fn(Nanos) -> Nanos) -> Vec<Nanos> {
         let (mut last, mut now, mut begun) = (Last::default(), 0, Vec::new());
@@ -242,17 +276,25 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_late_puts_nothing_off_and_saves_nothing_up() {
-        let (rates, last) = (rates(1000, None), Last { at: 0, bytes: 100 });
+    fn what_begins_late_puts_nothing_off_and_saves_little_up() {
+        let (rates, last) = (rates(1000, None), first(100));
         let next = |now| last.begin(rates, now, 100).next(rates).1;
         assert_eq!(next(103 * MS), 200 * MS);
-        assert_eq!(next(400 * MS), 500 * MS);
         assert_eq!(next(50 * MS), 150 * MS, "it began in a gap");
+        // Pieces that came late make up for three seconds, at twice the rate.
+        let (mut last, mut at, mut now) = (last, Vec::new(), 6000 * MS);
+        while now < 12_000 * MS {
+            last = last.begin(rates, now, 100);
+            at.push(now);
+            now = last.next(rates).1;
+        }
+        let each: Vec<Nanos> = at.windows(2).map(|w| (w[1] - w[0]) / MS).collect();
+        assert_eq!((each[0], each[50], each[70]), (50, 50, 100), "{each:?}");
     }
 
     #[test]
     fn in_a_gap_one_piece_is_under_way() {
-        let (rates, last) = (rates(1000, None), Last { at: 0, bytes: 100 });
+        let (rates, last) = (rates(1000, None), first(100));
         assert_eq!(last.may_begin(rates, 60 * MS, 50 * MS, true), Ok(()));
         let waits = Err((100 * MS, Bound::Min));
         assert_eq!(last.may_begin(rates, 60 * MS, 50 * MS, false), waits);

@@ -10,14 +10,14 @@
 //!   looked at whole is forgotten.
 //! - While data lacks redundancy that can be restored, it waits: rebuild comes first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
 use ashlar_format::scrub::{Finding, Part, State};
 use ashlar_format::slot::SlotHeader;
 use ashlar_format::{BLOCK, BLOCK_U64, SegmentNumber};
-use ashlar_rt::{MILLISECOND, SECOND};
+use ashlar_rt::{Join, MILLISECOND, SECOND};
 
 use crate::background::Background;
 use crate::home::scrub::{Aim, Seen, bytes_of_courses};
@@ -35,7 +35,7 @@ const LOOK: u64 = 60 * SECOND;
 const REPAIRED_AT_ONCE: usize = 4096;
 
 /// Segments looked at together.
-const MOST_AT_ONCE: usize = 8;
+const MOST_AT_ONCE: usize = 16;
 
 /// Counts of a part of a device: of blocks it did not give, of wrong ones, and of both those repaired.
 #[derive(Default)]
@@ -98,46 +98,56 @@ impl Background {
     /// Whether the scrub that has this to look at still runs.
     fn goes_on(&self, aim: &Aim) -> bool {
         let now = self.home.scrubs.aim();
-        !self.core.closed.get() && now.is_some_and(|now| now.at == aim.at)
+        !self.core.closed.get() && now.is_some_and(|now| now.scrub == aim.scrub)
     }
 
-    /// Looks at the next segments, or once there are none at what devices keep of their own.
+    /// Looks at segments, several at once, as long as nothing comes first; once there are none, at what devices keep of
+    /// their own. The cursor passes them one by one, in order.
     async fn scrub_some(self: &Rc<Self>, aim: Aim) {
-        let next = self.home.next_to_scrub(self.scrubbed_at_once());
-        let Some(last) = next.last().copied() else {
-            return self.end_of_scrub(aim).await;
-        };
-        let look = |number: &SegmentNumber| {
-            let (background, number) = (self.clone(), *number);
-            let look = async move { background.scrub_segment(number, &aim).await };
-            self.core.rt.spawn(look)
-        };
-        let looking: Vec<_> = next.iter().map(look).collect();
-        let (mut tally, mut bytes, mut whole) = (Tally::default(), (0, 0), true);
-        for looked in looking {
-            match looked.await {
-                Some((looked_at, skipped, found)) => {
-                    bytes = (bytes.0 + looked_at, bytes.1 + skipped);
-                    tally.take(found);
+        let mut looking: VecDeque<(SegmentNumber, Join<_>)> = VecDeque::new();
+        loop {
+            let goes_on = self.goes_on(&aim) && self.why_scrub_waits().is_empty();
+            if goes_on {
+                let last = looking.back().map(|(number, _)| *number);
+                let next = self.home.next_to_scrub(self.scrubbed_at_once());
+                for number in next
+                    .into_iter()
+                    .filter(|n| last.is_none_or(|last| *n > last))
+                {
+                    let background = self.clone();
+                    let look = async move { background.scrub_segment(number, &aim).await };
+                    looking.push_back((number, self.core.rt.spawn(look)));
                 }
-                None => whole = false,
             }
-        }
-        if whole && self.goes_on(&aim) || planted::on(Bug::ScrubSkips) {
+            let Some((number, look)) = looking.pop_front() else {
+                if goes_on {
+                    self.end_of_scrub(aim).await;
+                }
+                return;
+            };
+            let looked = look.await.filter(|_| self.goes_on(&aim));
+            let skips = planted::on(Bug::ScrubSkips).then(|| (0, 0, Tally::default()));
+            let Some((bytes, skipped, tally)) = looked.or(skips) else {
+                for (_, look) in looking {
+                    look.await; // it is forgotten
+                }
+                return;
+            };
             let found = !tally.0.is_empty();
-            self.home.scrubbed(last + 1, self.seen(tally, bytes));
+            self.home
+                .scrubbed(Some(number + 1), self.seen(tally, (bytes, skipped)));
             if found {
                 self.home.checkpoint(0).await; // a crash does not forget it
             }
         }
     }
 
-    /// How many segments are looked at together.
+    /// How many segments are looked at together: each device is to have more than one piece to read.
     fn scrubbed_at_once(&self) -> usize {
         let devices = self.core.readable().len();
         let topology = self.home.topology();
         let width = usize::from(topology.shape().width()).max(1);
-        devices.div_ceil(width).clamp(1, MOST_AT_ONCE)
+        (2 * devices).div_ceil(width).clamp(1, MOST_AT_ONCE)
     }
 
     fn seen(&self, tally: Tally, bytes: (u64, u64)) -> Seen {
@@ -394,7 +404,7 @@ impl Background {
         if !self.goes_on(&aim) {
             return;
         }
-        self.home.scrubbed(aim.at.0, self.seen(tally, (0, skipped)));
+        self.home.scrubbed(None, self.seen(tally, (0, skipped)));
         self.home.end_scrub(State::Done);
         let report = self.home.scrubs.reports().last().cloned();
         if let Some(report) = report {

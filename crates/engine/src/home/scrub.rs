@@ -39,8 +39,8 @@ pub struct Scrubs {
 pub struct Aim {
     /// It only looks.
     pub check: bool,
-    /// Where it is: the next segment; and which scrub that is, counted since the import.
-    pub at: (SegmentNumber, usize),
+    /// Which scrub it is, counted since the import.
+    pub scrub: usize,
 }
 
 /// What was looked at.
@@ -89,7 +89,7 @@ impl Scrubs {
         let report = kept.reports.last().filter(|r| r.state == State::Running)?;
         Some(Aim {
             check: report.check,
-            at: (report.cursor, kept.reports.len()),
+            scrub: kept.reports.len(),
         })
     }
 
@@ -192,9 +192,9 @@ impl Home {
     }
 
     /// These segments were looked at: up to this number.
-    pub(crate) fn scrubbed(&self, cursor: SegmentNumber, seen: Seen) {
+    pub(crate) fn scrubbed(&self, cursor: Option<SegmentNumber>, seen: Seen) {
         self.scrubs.change(|report| {
-            report.cursor = cursor;
+            report.cursor = cursor.unwrap_or(report.cursor);
             report.done_bytes += seen.bytes.0;
             report.skipped_bytes += seen.bytes.1;
             seen.findings.into_iter().for_each(|f| report.add(f));
@@ -325,8 +325,8 @@ mod tests {
             let scrubs = scrubs(1, vec![report(State::Done, 1), report(state, 2)]);
             assert_eq!(scrubs.reports()[0].interrupted, 0);
             assert_eq!(scrubs.reports()[1].interrupted, interrupted, "{state:?}");
-            let aim = scrubs.aim().map(|aim| aim.at);
-            assert_eq!(aim, (state == State::Running).then_some((40, 2)));
+            let aim = scrubs.aim().map(|aim| aim.scrub);
+            assert_eq!(aim, (state == State::Running).then_some(2));
         }
     }
 
