@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 /// Longest line, in characters: names that come from outside may be of any length.
 const LONGEST: usize = 2000;
 
+/// In the engine's texts this stands for the name of the array.
+const WORD: &str = " ARRAY";
+
 /// Which kind of refusal: it decides the HTTP status and the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -90,10 +93,30 @@ impl Failure {
         serde_json::json!({ "code": self.kind.name(), "message": message, "next": next })
     }
 
+    /// The same, of an array with this name.
+    #[must_use]
+    pub(crate) fn of_array(self, array: &str) -> Failure {
+        Failure::of_kind(self.kind, with_name(&self.text, array))
+    }
+
     /// It was tried and failed.
     pub(crate) fn broken(text: impl Into<String>) -> Failure {
         Failure::of_kind(Kind::Broken, text)
     }
+}
+
+/// A text of the engine with the name of the array in the commands to type, where it has the word for it.
+pub(crate) fn with_name(text: &str, array: &str) -> String {
+    let name = format!(" {array}");
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find(WORD) {
+        let after = &rest[at + WORD.len()..];
+        let ends = after.is_empty() || after.starts_with([' ', '\'']);
+        out += &rest[..at];
+        out += if ends { &name } else { WORD };
+        rest = after;
+    }
+    out + rest
 }
 
 impl std::fmt::Display for Failure {
@@ -123,6 +146,18 @@ mod tests {
         ] {
             assert_eq!(serde_json::json!(kind), kind.name());
         }
+    }
+
+    #[test]
+    fn commands_to_type_have_the_name_of_the_array() {
+        let said = Failure::refused("no: 'ashlar wait ARRAY', 'ashlar add ARRAY DEV' ARRAY");
+        assert_eq!(
+            said.of_array("tank").text,
+            "no: 'ashlar wait tank', 'ashlar add tank DEV' tank"
+        );
+        let other = "'ashlar volume create ARRAY/VOL': /dev/ARRAY is no ARRAYS";
+        assert_eq!(with_name(other, "tank"), other);
+        assert_eq!(with_name("'x ARRAY'", "ARRAY ARRAY"), "'x ARRAY ARRAY'");
     }
 
     #[test]

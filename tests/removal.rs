@@ -62,6 +62,8 @@ fn devices_leave_an_array_that_serves() {
         text.contains("3 devices would be left, and the layout needs 4"),
         "{text}"
     );
+    let instead = format!("'ashlar replace t {first} NEW'");
+    assert!(text.contains(&instead), "what to type: {text}");
     daemon.read(16 * MIB, 2);
     let left: Vec<String> = daemon.status("t")["devices"]
         .as_array()

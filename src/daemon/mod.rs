@@ -155,7 +155,10 @@ async fn serve(
                 host.rt.clone().spawn(async move {
                     let verb = call.verb();
                     let (array, asks) = (call.array().map(str::to_string), call.only_asks());
-                    let answer = host.clone().handle(*call).await;
+                    let mut answer = host.clone().handle(*call).await;
+                    if let Some(array) = &array {
+                        answer = answer.map_err(|failure| failure.of_array(array));
+                    }
                     if !asks {
                         let now = host.unix_seconds(host.rt.now());
                         host.actions.note(now, verb, array, caller, &answer);

@@ -134,7 +134,8 @@ impl Host {
                 }
                 Err(error) if refusing.borrow_mut().refused(array, host.rt.now()) => {
                     let array = member.array.name();
-                    tracing::warn!(array, "no hot spare is taken in: {error}");
+                    let failure = failure_of(error).of_array(&array);
+                    tracing::warn!(array, "no hot spare is taken in: {failure}");
                 }
                 Err(_) => {}
             }
@@ -192,6 +193,7 @@ impl Host {
                 }
                 Err(failure) if watched.borrow_mut().refused(uuid, self.rt.now()) => {
                     let array = member.array.name();
+                    let failure = failure.of_array(&array);
                     tracing::warn!(array, "{} is not taken in: {failure}", path.display());
                 }
                 Err(_) => {}

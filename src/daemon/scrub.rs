@@ -28,7 +28,7 @@ impl Host {
         let mut already = false;
         if let Some(change) = change {
             let changed = member.array.scrub(change).await;
-            already = !changed.map_err(|error| named(failure_of(error), &call.array))?;
+            already = !changed.map_err(failure_of)?;
         }
         let status = self.status_of(&member).await;
         let every = member.array.get(Some("scrub.every"));
@@ -41,28 +41,5 @@ impl Host {
             task: status.tasks.into_iter().find(|t| is_scrub(&t.kind)),
             reports: member.array.scrubs(),
         })
-    }
-}
-
-/// The name of the array in the place of the word for it.
-pub(super) fn named(failure: Failure, array: &str) -> Failure {
-    let text = failure.text.replace("ARRAY", array);
-    Failure {
-        text: format!("{array}: {text}"),
-        ..failure
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_to_type_has_the_name_of_the_array() {
-        let failure = named(failure_of(ashlar_engine::Error::NoScrub), "tank");
-        assert_eq!(
-            failure.text,
-            "tank: no scrub is under way: 'ashlar scrub tank start' starts one"
-        );
     }
 }

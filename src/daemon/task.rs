@@ -7,7 +7,6 @@ use ashlar_engine::{ScrubChange, Work};
 
 use crate::api::{Task, TaskChange, TaskReply};
 use crate::daemon::host::{Host, Member, failure_of};
-use crate::daemon::scrub::named;
 use crate::failure::Failure;
 
 impl Host {
@@ -19,18 +18,17 @@ impl Host {
         let member = self.member(&call.array)?;
         let work = work_of(&call)?;
         let (mut already, mut stay) = (false, Vec::new());
-        let named = |error| named(failure_of(error), &call.array);
         match call.change {
             TaskChange::Cancel if work == Work::Scrub => {
                 let stopped = member.array.scrub(ScrubChange::Stop).await;
-                stopped.map_err(named)?;
+                stopped.map_err(failure_of)?;
             }
             TaskChange::Pause | TaskChange::Resume if work == Work::Scrub => {
                 let change = match call.change {
                     TaskChange::Pause => ScrubChange::Pause,
                     _ => ScrubChange::Resume,
                 };
-                already = !member.array.scrub(change).await.map_err(named)?;
+                already = !member.array.scrub(change).await.map_err(failure_of)?;
             }
             TaskChange::Cancel => stay = self.cancel(&member, &call, work).await?,
             TaskChange::Pause | TaskChange::Resume => {

@@ -89,6 +89,14 @@ fn lost(array: &ArrayStatus, lines: &mut Vec<String>) {
 fn whence(array: &ArrayStatus, restore: &str) -> String {
     let name = safe(&array.name);
     let any = |state| array.devices.iter().any(|d| d.state == state);
+    let which = |state| {
+        let of = array.devices.iter().filter(|d| d.state == state);
+        let of: Vec<String> = of.map(|d| d.index.to_string()).collect();
+        match of.as_slice() {
+            [only] => only.clone(),
+            _ => "DEV".to_string(),
+        }
+    };
     let missing = any(DeviceState::Missing);
     if array.service == Service::ReadOnly && missing {
         return format!(
@@ -99,11 +107,17 @@ fn whence(array: &ArrayStatus, restore: &str) -> String {
         (missing, "reconnect those that are missing".to_string()),
         (
             any(DeviceState::Offline),
-            format!("'ashlar online {name} DEV' those that are offline"),
+            format!(
+                "'ashlar online {name} {}' those that are offline",
+                which(DeviceState::Offline)
+            ),
         ),
         (
             any(DeviceState::Failed),
-            format!("'ashlar online {name} DEV -f' those that failed and may be sound"),
+            format!(
+                "'ashlar online {name} {} -f' those that failed and may be sound",
+                which(DeviceState::Failed)
+            ),
         ),
     ];
     let ways: Vec<String> = ways
@@ -149,7 +163,7 @@ fn gone(array: &ArrayStatus, lines: &mut Vec<String>) {
             gone.len(),
             count(usize::from(array.devices_total), "device"),
             names.join(", "),
-            room(array),
+            room(array, &gone),
         ));
     }
     for (state, what) in [
@@ -195,11 +209,21 @@ fn storage(array: &ArrayStatus, lines: &mut Vec<String>) {
 }
 
 /// What more losses would do to an array that has lost some.
-fn room(array: &ArrayStatus) -> String {
+fn room(array: &ArrayStatus, gone: &[(&DeviceStatus, &str)]) -> String {
     if array.state == ArrayState::Failed {
         return "Replace none of them before that: what only they hold is lost then".to_string();
     }
     let name = safe(&array.name);
+    let (old, replace, place) = match gone {
+        [(device, _)] => {
+            let words = "replace the one that is out of use";
+            (device.index.to_string(), words, "its place")
+        }
+        _ => {
+            let words = "replace those that are out of use";
+            ("OLD".to_string(), words, "the place of each")
+        }
+    };
     let whole = if array.state == ArrayState::Optimal {
         "All data has full redundancy again. "
     } else {
@@ -214,15 +238,15 @@ fn room(array: &ArrayStatus) -> String {
     match array.health.reconstructs {
         0 if online.count() <= wide => format!(
             "{whole}No device is left to rebuild onto if another fails: data left without redundancy is then \
-             rewritten across fewer devices while there is free space (setting rebuild.narrow): replace those that \
-             are out of use, 'ashlar replace {name} OLD NEW'"
+             rewritten across fewer devices while there is free space (setting rebuild.narrow): {replace}, 'ashlar replace \
+             {name} {old} NEW'"
         ),
         0 => format!(
-            "{whole}There is too little free space to rebuild another failed device: replace those that are out of \
-             use, 'ashlar replace {name} OLD NEW'"
+            "{whole}There is too little free space to rebuild another failed device: {replace}, 'ashlar replace \
+             {name} {old} NEW'"
         ),
         n => format!(
-            "{whole}Free space allows {}; 'ashlar replace {name} OLD NEW' puts another device in the place of each",
+            "{whole}Free space allows {}; 'ashlar replace {name} {old} NEW' puts another device in {place}",
             count(usize::from(n), "more rebuild"),
         ),
     }

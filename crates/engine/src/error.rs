@@ -1,5 +1,5 @@
 //! Errors that operators and clients see. Numbers and identities, no strings made for one case; each sentence says
-//! what to do next.
+//! what to do next. ` ARRAY` stands for the array's name in commands: whoever knows the name puts it there.
 
 use ashlar_device::Fault;
 use ashlar_format::FormatError;
@@ -199,7 +199,7 @@ pub enum Error {
     )]
     WouldLose(u16),
     /// A device that is to come in, or to be replaced, is in use.
-    #[error("device {0} is in use; 'ashlar offline ARRAY DEV' takes it out of use")]
+    #[error("device {0} is in use; 'ashlar offline ARRAY {0}' takes it out of use")]
     InUse(u16),
     /// Another take-in of it is under way.
     #[error("device {0} is just being taken in; 'ashlar status -v' shows what comes of it")]
@@ -319,7 +319,7 @@ pub enum Error {
     /// A device is smaller than the array takes it for.
     #[error(
         "device {index} has shrunk: it has {have} bytes, and the array uses {need}; what lay behind its end is lost: \
-         'ashlar replace ARRAY OLD NEW'"
+         'ashlar replace ARRAY {index} NEW'"
     )]
     Shrunk {
         /// The device.
@@ -332,7 +332,7 @@ pub enum Error {
     /// Without a device fewer would be left than the layout needs.
     #[error(
         "without device {index} {have} devices would be left, and the layout needs {need}; put another in its place \
-         instead: 'ashlar replace ARRAY OLD NEW'"
+         instead: 'ashlar replace ARRAY {index} NEW'"
     )]
     TooFewLeft {
         /// The device.
@@ -345,7 +345,7 @@ pub enum Error {
     /// The spare space would be for more devices than there are beyond the layout's own.
     #[error(
         "without device {index} its group has {have} devices, and spare={spare} takes {need}; set fewer spares first: \
-         'ashlar set ARRAY spare=N', or replace the device instead: 'ashlar replace ARRAY OLD NEW'"
+         'ashlar set ARRAY spare=N', or replace the device instead: 'ashlar replace ARRAY {index} NEW'"
     )]
     SpareNeeds {
         /// The device.
@@ -433,7 +433,7 @@ pub enum Error {
     #[error(
         "without device {index} volumes may be promised {usable} bytes, and have been promised {promised}; make a \
          volume smaller, destroy one, or trim file systems on thin ones, or put another device in its place: 'ashlar \
-         replace ARRAY OLD NEW'"
+         replace ARRAY {index} NEW'"
     )]
     NoRoomWithout {
         /// The device.
@@ -492,13 +492,13 @@ pub enum Error {
     /// A device of this array that was used without the others.
     #[error(
         "device {0} was used elsewhere since it left this array (its generation is not one of this array's): what it \
-         holds does not belong here. To use it as a new device: 'ashlar replace ARRAY OLD NEW --force'"
+         holds does not belong here. To use it as a new device: 'ashlar replace ARRAY {0} NEW --force'"
     )]
     OtherHistory(u16),
     /// A device that failed is taken in only by the operator's word.
     #[error(
         "device {0} was failed: writes to it failed, or the operator gave it up; where it is sound, 'ashlar online \
-         ARRAY DEV -f' takes it in again"
+         ARRAY {0} -f' takes it in again"
     )]
     Untrusted(u16),
     /// What a device holds is the last copy of something.
