@@ -238,8 +238,8 @@ fn room(array: &ArrayStatus, gone: &[(&DeviceStatus, &str)]) -> String {
     match array.health.reconstructs {
         0 if online.count() <= wide => format!(
             "{whole}No device is left to rebuild onto if another fails: data left without redundancy is then \
-             rewritten across fewer devices while there is free space (setting rebuild.narrow): {replace}, 'ashlar replace \
-             {name} {old} NEW'"
+             rewritten across fewer devices while there is free space (setting rebuild.narrow): {replace}, \
+             'ashlar replace {name} {old} NEW'"
         ),
         0 => format!(
             "{whole}There is too little free space to rebuild another failed device: {replace}, 'ashlar replace \

@@ -504,7 +504,7 @@ pub enum Error {
     /// What a device holds is the last copy of something.
     #[error(
         "device {0} holds data, or may, that the devices in use cannot compute, and that would be given up if this were \
-         done now; connect the other missing devices first, or give -f to give that data up"
+         done now; connect the other missing devices first, or use --force to give that data up"
     )]
     LastCopy(u16),
     /// A device is smaller than the one whose place it is to take.

@@ -70,7 +70,7 @@ pub(crate) struct Args {
     /// Latent errors that arise per device and year
     #[arg(long, value_name = "RATE", default_value_t = 0.1)]
     pub(super) latent: f64,
-    /// Days between checks of all devices ('ashlar verify'), which nothing does by itself
+    /// Days between scrubs; one starts by itself every 30 (setting scrub.every)
     #[arg(long, value_name = "DAYS", default_value_t = 30.0)]
     pub(super) scrub: f64,
     /// The daemon's socket.
