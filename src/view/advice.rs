@@ -340,9 +340,13 @@ fn errors(array: &ArrayStatus, lines: &mut Vec<String>) {
                 heal.healed, heal.found
             ));
         } else if left > 0 {
+            let bad = count(usize::try_from(heal.found).unwrap_or(usize::MAX), "bad block");
+            let safe_yet = match array.lost.is_empty() && array.state != ArrayState::Failed {
+                true => "; no data is lost as long as other devices hold it",
+                false => "",
+            };
             lines.push(format!(
-                "{left} of {} found could not be repaired; no data is lost as long as other devices hold it",
-                count(usize::try_from(heal.found).unwrap_or(usize::MAX), "bad block"),
+                "{left} of {bad} found could not be repaired{safe_yet}"
             ));
         }
     }
