@@ -229,14 +229,8 @@ fn room(array: &ArrayStatus, gone: &[(&DeviceStatus, &str)]) -> String {
     } else {
         ""
     };
-    // Of several groups no more is told than that one of them has none left over.
-    let online = array
-        .devices
-        .iter()
-        .filter(|d| d.state == DeviceState::Online);
-    let wide = usize::from(array.k) + usize::from(array.m);
     match array.health.reconstructs {
-        0 if online.count() <= wide => format!(
+        0 if !has_device_over(array) => format!(
             "{whole}No device is left to rebuild onto if another fails: data left without redundancy is then \
              rewritten across fewer devices while there is free space (setting rebuild.narrow): {replace}, \
              'ashlar replace {name} {old} NEW'"
@@ -249,6 +243,22 @@ fn room(array: &ArrayStatus, gone: &[(&DeviceStatus, &str)]) -> String {
             "{whole}Free space allows {}; 'ashlar replace {name} {old} NEW' puts another device in {place}",
             count(usize::from(n), "more rebuild"),
         ),
+    }
+}
+
+/// Whether there are more devices in use than a stripe is wide. Of several groups no more is told than that one of them
+/// has none left over.
+fn has_device_over(array: &ArrayStatus) -> bool {
+    let online = array.devices.iter();
+    let online = online.filter(|d| d.state == DeviceState::Online);
+    online.count() > usize::from(array.k) + usize::from(array.m)
+}
+
+/// Why a device in use could not be rebuilt if it failed.
+fn why_no_rebuild(array: &ArrayStatus) -> &'static str {
+    match has_device_over(array) {
+        true => "there is too little free space to rebuild it",
+        false => "no device is left to rebuild it onto",
     }
 }
 
@@ -313,7 +323,8 @@ fn errors(array: &ArrayStatus, lines: &mut Vec<String>) {
             )
         } else {
             format!(
-                "it may be failing, and there is too little free space to rebuild it: 'ashlar replace {} {} NEW'",
+                "it may be failing, and {}: 'ashlar replace {} {} NEW'",
+                why_no_rebuild(array),
                 safe(&array.name),
                 device.index
             )
@@ -340,7 +351,10 @@ fn errors(array: &ArrayStatus, lines: &mut Vec<String>) {
                 heal.healed, heal.found
             ));
         } else if left > 0 {
-            let bad = count(usize::try_from(heal.found).unwrap_or(usize::MAX), "bad block");
+            let bad = count(
+                usize::try_from(heal.found).unwrap_or(usize::MAX),
+                "bad block",
+            );
             let safe_yet = match array.lost.is_empty() && array.state != ArrayState::Failed {
                 true => "; no data is lost as long as other devices hold it",
                 false => "",
@@ -383,7 +397,8 @@ pub(crate) fn of_drives(array: &ArrayStatus, hardware: &[DeviceHardware]) -> Vec
             )
         } else {
             format!(
-                "there is too little free space to rebuild it: 'ashlar replace {} {} NEW'",
+                "{}: 'ashlar replace {} {} NEW'",
+                why_no_rebuild(array),
                 safe(&array.name),
                 device.index
             )

@@ -283,12 +283,14 @@ fn an_optimal_array_that_is_not_what_it_was_says_so() {
         said.contains("There is too little free space to rebuild"),
         "{said}"
     );
+    let own = "and there is too little free space to rebuild it: 'ashlar replace tank 5 NEW'";
+    assert!(said.contains(own), "{said}");
     assert!(
         lines[1].starts_with("device 5 (/dev/sd5) gave 412 digest errors"),
         "{lines:?}"
     );
     assert!(
-        lines[1].contains("too little free space to rebuild"),
+        lines[1].contains("and no device is left to rebuild it onto: 'ashlar replace tank 5 NEW'"),
         "{lines:?}"
     );
     assert!(

@@ -98,6 +98,34 @@ fn space_adds_up_and_is_what_the_devices_in_use_hold() {
     }
 }
 
+/// A layout as wide as the array lacks a device, and no room, once one is gone.
+#[test]
+fn a_rebuild_that_waits_for_a_device_says_so() {
+    for (layout, count) in [("raid1", 2), ("raid5", 4)] {
+        let disks = devices(count, 16 * MIB);
+        let rt = Rt::simulated(1);
+        let handle = rt.clone();
+        rt.block_on(async move {
+            let array = Array::create(&handle, refs(&disks), small(layout))
+                .await
+                .unwrap();
+            array.volume_create("v", volume(MIB)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            for block in 0..128 {
+                let data = pattern(block, 1);
+                v.write(block * BLOCK, data, false).await.unwrap();
+            }
+            v.flush().await.unwrap();
+            array.fail(1, false).await.unwrap();
+            array.wait_idle(&[]).await;
+            let why = array.stuck(&[Work::Rebuild]).unwrap();
+            let words = "too few devices are left for the layout: replace one";
+            assert!(why.starts_with(words), "{layout}: {why}");
+        });
+        rt.shutdown();
+    }
+}
+
 #[test]
 fn health_says_what_can_still_be_lost() {
     let disks = devices(8, 16 * MIB);

@@ -492,6 +492,10 @@ impl Background {
             return why;
         }
         match self.home.lack() {
+            Lack::Devices | Lack::Promised if self.home.lacks_devices() => {
+                "too few devices are left for the layout: replace one that is out of use ('ashlar replace'), or add \
+                 one ('ashlar add')"
+            }
             Lack::Room => "no device has free space for the missing columns",
             Lack::Devices => "too few devices are left to hold the missing columns",
             Lack::Policy => {

@@ -95,6 +95,13 @@ impl Home {
         self.core.members.iter().any(Member::is_missed) && self.is_overpromised()
     }
 
+    /// Whether a group has fewer devices in use than segments have columns.
+    pub(crate) fn lacks_devices(&self) -> bool {
+        let topology = self.topology();
+        let need = usize::from(topology.shape().width());
+        (0..topology.groups()).any(|group| topology.taking(group).count() < need)
+    }
+
     /// Whether the devices in use would not hold at full redundancy what volumes were promised.
     fn is_overpromised(&self) -> bool {
         self.promised_blocks().0 > self.usable_without_spare()
