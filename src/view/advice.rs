@@ -39,6 +39,7 @@ pub(crate) fn advice(array: &ArrayStatus) -> Vec<String> {
     if lines.is_empty() && array.state != ArrayState::Optimal {
         lines.push("some journal entries are degraded; this clears by itself".to_string());
     }
+    scrub(array, &mut lines);
     lines
 }
 
@@ -363,6 +364,31 @@ fn errors(array: &ArrayStatus, lines: &mut Vec<String>) {
                 "{left} of {bad} found could not be repaired{safe_yet}"
             ));
         }
+    }
+}
+
+/// A scrub that waits for the operator, or has left something bad.
+fn scrub(array: &ArrayStatus, lines: &mut Vec<String>) {
+    let (Some(last), name) = (&array.scrub, safe(&array.name)) else {
+        return;
+    };
+    let many = |n: u64| count(usize::try_from(n).unwrap_or(usize::MAX), "bad block");
+    let left = last.found.saturating_sub(last.repaired);
+    if last.state == "paused" && array.service != Service::ReadOnly {
+        lines.push(format!(
+            "a scrub is paused: 'ashlar scrub {name} resume' goes on, 'ashlar scrub {name} stop' ends it"
+        ));
+    } else if left > 0 && last.ended.is_some() && last.check {
+        lines.push(format!(
+            "the last scrub found {}, and repaired nothing since it only checked: 'ashlar scrub {name} start' repairs",
+            many(left)
+        ));
+    } else if left > 0 && last.ended.is_some() {
+        lines.push(format!(
+            "the last scrub left {left} of {} unrepaired: 'ashlar scrub {name}' shows on which devices, 'ashlar scrub \
+             {name} start' looks again, and repairs those that can be",
+            many(last.found)
+        ));
     }
 }
 

@@ -372,6 +372,43 @@ fn healed_is_said_only_once_it_is() {
 }
 
 #[test]
+fn a_scrub_that_left_something_or_is_paused_is_said() {
+    let mut array = sample(&fourteen(&[]));
+    let said = |array: &ArrayStatus| advice(array).join("\n");
+    let report = |state: &str, check, found, repaired| {
+        Some(ScrubReport {
+            state: state.into(),
+            ended: (state == "done").then_some(1_700_003_600),
+            check,
+            found,
+            repaired,
+            ..ScrubReport::default()
+        })
+    };
+    for (scrub, expected) in [
+        (report("done", false, 3, 3), ""),
+        (report("running", false, 3, 1), ""),
+        (
+            report("paused", false, 0, 0),
+            "a scrub is paused: 'ashlar scrub tank resume' goes on",
+        ),
+        (
+            report("done", false, 3, 1),
+            "the last scrub left 2 of 3 bad blocks unrepaired: 'ashlar scrub tank'",
+        ),
+        (
+            report("done", true, 1, 0),
+            "the last scrub found 1 bad block, and repaired nothing since it only checked",
+        ),
+    ] {
+        array.scrub = scrub;
+        let said = said(&array);
+        assert!(said.starts_with(expected), "{said}");
+        assert_eq!(said.is_empty(), expected.is_empty(), "{said}");
+    }
+}
+
+#[test]
 fn space_names_what_was_promised_and_fits_the_line() {
     let mut array = sample(&fourteen(&[]));
     array.capacity = Capacity {
