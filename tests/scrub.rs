@@ -185,7 +185,12 @@ fn a_pause_outlives_the_daemon_and_what_cannot_be_is_one_line() {
     assert_eq!(report(&daemon)["state"], "paused");
     assert_eq!(report(&daemon)["interrupted"], 1);
     let (error, code) = daemon.fails(&["wait", "t", "--for", "scrub"]);
-    assert!(code == 1 && error.contains("resume' goes on"), "{error}");
+    let words = "paused: 'ashlar scrub t resume' goes on";
+    assert!(code == 1 && error.contains(words), "{error}");
+    let said = daemon.ok(&["scrub", "t"]);
+    assert!(said.contains(words) && !said.contains(" left"), "{said}");
+    let wrong = daemon.ok(&["status", "-x"]);
+    assert!(wrong.contains("a scrub is paused"), "{wrong}");
     daemon.ok(&["scrub", "t", "resume"]);
     daemon.ok(&["set", "t", "scrub.max=none"]);
     daemon.ok(&["wait", "t", "--for", "scrub"]);

@@ -114,14 +114,19 @@ fn shown(reply: &ScrubReply) -> String {
     };
     let mut out = format!("{array}: scrub {}\n", line(last));
     if let Some(task) = reply.task.as_ref().filter(|_| last.ended.is_none()) {
-        let left = task.eta_seconds.map_or("-".to_string(), duration);
         out += &format!(
-            "  {} of {} verified, {}, {left} left\n",
+            "  {} of {} verified",
             size(task.done_bytes),
-            size(task.total_bytes),
-            rate(task.bytes_per_second)
+            size(task.total_bytes)
         );
-        if !task.reason.is_empty() {
+        if task.state == "running" {
+            let left = task.eta_seconds.map_or("-".to_string(), duration);
+            out += &format!(", {}, {left} left", rate(task.bytes_per_second));
+        }
+        out += "\n";
+        if task.state == "paused" {
+            out += &format!("  {}\n", safe(&task.reason)); // it says that it is
+        } else if !task.reason.is_empty() {
             out += &format!("  {}: {}\n", task.state, safe(&task.reason));
         }
     }
@@ -176,6 +181,7 @@ fn advice(array: &str, report: &ScrubReport) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+    use ashlar_engine::status::TaskStatus;
 
     fn report() -> ScrubReport {
         ScrubReport {
@@ -205,6 +211,42 @@ mod tests {
         assert!(advice("tank", &report).starts_with("1 could not be repaired"));
         report.check = true;
         assert!(advice("tank", &report).contains("'ashlar scrub tank start'"));
+    }
+
+    #[test]
+    fn a_scrub_that_does_not_run_has_no_speed() {
+        let mut reply = ScrubReply {
+            array: "tank".into(),
+            already: false,
+            every: "30d".into(),
+            task: Some(TaskStatus {
+                id: 5,
+                kind: "scrub".into(),
+                state: "running".into(),
+                done_bytes: 1 << 20,
+                total_bytes: 4 << 20,
+                bytes_per_second: 1 << 20,
+                eta_seconds: Some(3),
+                reason: String::new(),
+                found: 0,
+                healed: 0,
+            }),
+            reports: vec![ScrubReport {
+                ended: None,
+                ..report()
+            }],
+        };
+        let said = shown(&reply);
+        assert!(
+            said.contains("  1M of 4M verified, 1M/s, 3s left\n"),
+            "{said}"
+        );
+        let task = reply.task.as_mut().unwrap();
+        (task.state, task.eta_seconds) = ("paused".into(), None);
+        task.reason = "paused: 'ashlar scrub tank resume' goes on".into();
+        let said = shown(&reply);
+        let words = "  1M of 4M verified\n  paused: 'ashlar scrub tank resume' goes on\n";
+        assert!(said.contains(words), "{said}");
     }
 
     #[test]

@@ -158,6 +158,9 @@ impl Home {
     pub(crate) fn why_paused(&self, work: Work) -> String {
         let name = self.superblock.borrow().name.clone();
         let id = work.id();
+        if work == Work::Scrub {
+            return format!("paused: 'ashlar scrub {name} resume' goes on");
+        }
         format!(
             "paused with 'ashlar task {name} {id} pause'; 'ashlar task {name} {id} resume' goes on"
         )
