@@ -21,6 +21,8 @@ use crate::view::progress::Progress;
 const MAX_ANSWER: usize = 64 << 20;
 /// What takes longer says how long it has taken.
 const SAY_AFTER: Duration = Duration::from_secs(2);
+/// What should be answered at once, and is not after this time, says that the daemon does not answer.
+const NO_ANSWER: Duration = Duration::from_secs(5);
 /// Where the daemon listens unless told otherwise.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/ashlar/ashlar.sock";
 
@@ -114,7 +116,7 @@ impl Client {
         self.runtime.block_on(async {
             let exchange = tokio::time::timeout(limit, self.exchange(call));
             let mut exchange = std::pin::pin!(exchange);
-            let mut says = std::pin::pin!(self.say_how_long(call));
+            let mut says = std::pin::pin!(self.say_how_long(call, limit));
             let both = std::future::poll_fn(|cx| {
                 let _ = says.as_mut().poll(cx); // it says so for ever
                 exchange.as_mut().poll(cx)
@@ -132,8 +134,13 @@ impl Client {
     }
 
     /// Says on a terminal, every second, that the daemon is still at it; what has an end of its own to show says
-    /// nothing.
-    async fn say_how_long(&self, call: &Call) -> std::convert::Infallible {
+    /// nothing. What should be answered at once says on standard error, once, that it is not.
+    async fn say_how_long(&self, call: &Call, limit: Duration) -> std::convert::Infallible {
+        let at_once = matches!(call, Call::Ping | Call::Status { .. } | Call::Get { .. });
+        if at_once && limit > NO_ANSWER {
+            tokio::time::sleep(NO_ANSWER).await;
+            eprintln!("ashlar: {}", self.no_answer(limit));
+        }
         let quick = matches!(
             call,
             Call::Ping
@@ -150,6 +157,15 @@ impl Client {
             progress.show(&format!("{}: {} so far", call.verb(), duration(seconds)));
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
+    }
+
+    fn no_answer(&self, limit: Duration) -> String {
+        format!(
+            "the daemon at {} has not answered for {}s; it is waited for until {}s have passed",
+            self.socket.display(),
+            NO_ANSWER.as_secs(),
+            limit.as_secs()
+        )
     }
 
     async fn exchange(&self, call: &Call) -> Result<Value, Failure> {

@@ -258,3 +258,28 @@ fn the_log_has_each_event_once_with_its_array() {
     }
     assert!(!log.contains("halted"), "{log}");
 }
+
+#[test]
+fn a_daemon_that_does_not_answer_is_told_of_after_a_while() {
+    let daemon = Daemon::start("no-answer");
+    let asked = |daemon: &Daemon| daemon.run(&["status", "-j"]);
+    let quick = asked(&daemon);
+    assert!(quick.status.success() && quick.stderr.is_empty());
+    daemon.signal(rustix::process::Signal::STOP);
+    let slow = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| asked(&daemon));
+        std::thread::sleep(Duration::from_secs(7));
+        daemon.signal(rustix::process::Signal::CONT);
+        asking.join().unwrap()
+    });
+    let said = String::from_utf8_lossy(&slow.stderr).into_owned();
+    assert!(
+        said.contains("has not answered for 5s; it is waited for until 60s have passed"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(
+        slow.status.success() && slow.stdout == quick.stdout,
+        "clean"
+    );
+}
