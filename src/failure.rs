@@ -54,7 +54,7 @@ pub(crate) struct Failure {
 impl Failure {
     /// Of this kind.
     pub(crate) fn of_kind(kind: Kind, text: impl Into<String>) -> Failure {
-        let text: String = text.into();
+        let text = without_numbers(text.into());
         let mut chars = text.chars();
         let clean = |c: char| if c.is_control() { ' ' } else { c };
         let mut text: String = chars.by_ref().take(LONGEST).map(clean).collect();
@@ -103,6 +103,23 @@ impl Failure {
     pub(crate) fn broken(text: impl Into<String>) -> Failure {
         Failure::of_kind(Kind::Broken, text)
     }
+}
+
+/// A text without the numbers that Rust gives after the words of the system's errors: ` (os error 2)`.
+fn without_numbers(mut text: String) -> String {
+    const BEGINS: &str = " (os error ";
+    let mut from = 0;
+    while let Some(at) = text[from..].find(BEGINS) {
+        let at = from + at;
+        let rest = &text[at + BEGINS.len()..];
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        from = at + BEGINS.len();
+        if digits > 0 && rest[digits..].starts_with(')') {
+            text.replace_range(at..from + digits + 1, "");
+            from = at;
+        }
+    }
+    text
 }
 
 /// A text of the engine with the name of the array in the commands to type, where it has the word for it.
@@ -158,6 +175,19 @@ mod tests {
         let other = "'ashlar volume create ARRAY/VOL': /dev/ARRAY is no ARRAYS";
         assert_eq!(with_name(other, "tank"), other);
         assert_eq!(with_name("'x ARRAY'", "ARRAY ARRAY"), "'x ARRAY ARRAY'");
+    }
+
+    #[test]
+    fn errors_of_the_system_are_words() {
+        let failure = Failure::broken(format!(
+            "/a: {}; /b: {} (os error x)",
+            std::io::Error::from_raw_os_error(2),
+            std::io::Error::from_raw_os_error(13)
+        ));
+        assert_eq!(
+            failure.text,
+            "/a: No such file or directory; /b: Permission denied (os error x)"
+        );
     }
 
     #[test]

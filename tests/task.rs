@@ -135,7 +135,7 @@ fn a_rebalance_is_paused_and_cancelled() {
     let state = |index: usize| daemon.status("t")["devices"][index]["state"].clone();
     assert_eq!(state(1), "removing");
     let said = daemon.ok(&["task", "t", "4", "cancel"]);
-    assert!(said.contains("device(s) 1 stay"), "{said}");
+    assert!(said.contains("device 1 stays"), "{said}");
     assert_eq!(state(1), "online");
     daemon.ok(&["wait", "t"]);
     read(&daemon);

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::print::{Context, absolute};
 use crate::units::{percent, size, size_or_exact};
 use crate::view::picture::reserved_text;
-use crate::view::{Style, safe, table};
+use crate::view::{Style, count, safe, table};
 
 /// `create`.
 ///
@@ -77,10 +77,10 @@ fn describe(reply: &CreateReply, exact: bool) -> String {
         format!("{}: created", array.name)
     }];
     lines.push(format!(
-        "  layout    {}{} on {} devices, strip {}, slot {}",
+        "  layout    {}{} on {}, strip {}, slot {}",
         array.layout,
         crate::view::picture::code(array),
-        array.devices_total,
+        count(usize::from(array.devices_total), "device"),
         n(array.strip_bytes),
         n(array.slot_bytes)
     ));
@@ -172,11 +172,7 @@ fn lost_with_a_domain(array: &ArrayStatus) -> String {
         }
         _ => "it",
     };
-    let devices = if m == 1 {
-        "1 device"
-    } else {
-        &format!("{m} devices")
-    };
+    let devices = count(usize::from(m), "device");
     format!(
         "            not a whole domain: for that {each} takes {domains} domains of {devices} or more,\n            \
          none of them with more than half of the devices"

@@ -9,7 +9,7 @@ use crate::command::wait;
 use crate::failure::Failure;
 use crate::print::Context;
 use crate::units::{moving_time, size};
-use crate::view::safe;
+use crate::view::{count, safe};
 
 /// `remove`.
 ///
@@ -52,8 +52,8 @@ fn text(reply: &RemoveReply) -> String {
     };
     let meanwhile = match reply.in_use {
         true => format!(
-            "Meanwhile {} more device(s) may fail, as now. ",
-            reply.more_losses
+            "Meanwhile {} may fail, as now. ",
+            count(usize::from(reply.more_losses), "more device")
         ),
         false => String::new(),
     };
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(
             text(&reply),
             "tank: 3G move from device 5 (/dev/sdf) to the others, in about 1m05s at 50 MB/s a device, and then \
-             it leaves; until then it serves, and 'ashlar online tank 5' lets it stay\nMeanwhile 2 more device(s) may \
+             it leaves; until then it serves, and 'ashlar online tank 5' lets it stay\nMeanwhile 2 more devices may \
              fail, as now. Volumes may be promised 20G on the others, and have been promised 10G\n"
         );
         reply.dry_run = true;

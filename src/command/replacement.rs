@@ -9,7 +9,7 @@ use crate::command::wait;
 use crate::failure::Failure;
 use crate::print::Context;
 use crate::units::{moving_time, size};
-use crate::view::safe;
+use crate::view::{count, safe};
 
 /// `replace`.
 ///
@@ -60,9 +60,9 @@ fn text_in_use(reply: &TakenInReply, old: &RemoveReply) -> String {
     let (leaves, path, moved) = (old.device, safe(&old.path), size(old.moved_bytes));
     let time = moving_time(old.moved_seconds);
     let meanwhile = format!(
-        "No redundancy is missing meanwhile: {} more device(s) may fail, as now. Volumes may be promised {} then, and \
+        "No redundancy is missing meanwhile: {} may fail, as now. Volumes may be promised {} then, and \
          have been promised {}\n",
-        old.more_losses,
+        count(usize::from(old.more_losses), "more device"),
         size(old.usable_bytes),
         size(old.promised_bytes)
     );
@@ -107,7 +107,7 @@ mod tests {
             }),
             dry_run: false,
         };
-        let meanwhile = "No redundancy is missing meanwhile: 2 more device(s) may fail, as now. Volumes may be \
+        let meanwhile = "No redundancy is missing meanwhile: 2 more devices may fail, as now. Volumes may be \
                          promised 20G then, and have been promised 10G\n";
         assert_eq!(
             text(&reply),

@@ -10,7 +10,7 @@ use crate::cli::{OfflineArgs, OnlineArgs};
 use crate::command::wait;
 use crate::failure::{Failure, Kind};
 use crate::print::{Context, absolute};
-use crate::view::safe;
+use crate::view::{count, safe};
 
 /// A device as the daemon knows it. What looks like no index and no UUID is a path, also where nothing is there any more.
 pub(crate) fn named(device: &str) -> String {
@@ -61,7 +61,10 @@ pub(crate) fn offline(context: &Context, args: OfflineArgs) -> Result<(), Failur
         let risk = match reply.more_losses {
             None => String::new(),
             Some(0) => "At risk, CRITICAL: the next device failure loses data\n".to_string(),
-            Some(more) => format!("Meanwhile any {more} more device(s) may fail\n"),
+            Some(more) => format!(
+                "Meanwhile any {} may fail\n",
+                count(usize::from(more), "more device")
+            ),
         };
         format!(
             "{0}: device {1} ({2}) is offline; its data is not rebuilt. 'ashlar online {0} {1}' takes it in again, \

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::print::Context;
 use crate::units::{duration, rate, size, size_or_exact};
 use crate::view::picture::work_word;
-use crate::view::{safe, table};
+use crate::view::{count, safe, table};
 
 /// `task`.
 ///
@@ -91,8 +91,8 @@ fn text(reply: &TaskReply) -> String {
             format!("{array}: {word} was stopped, and does not count as done\n")
         }
         TaskChange::Cancel => format!(
-            "{array}: {word} is cancelled; device(s) {} stay, and what has moved stays where it is\n",
-            list(&reply.stay)
+            "{array}: {word} is cancelled; {}, and what has moved stays where it is\n",
+            are(&reply.stay, ("stays", "stay"))
         ),
     };
     let rebuild = reply.kind == Work::Rebuild.name();
@@ -100,7 +100,8 @@ fn text(reply: &TaskReply) -> String {
         out += &match (reply.unprotected_bytes, reply.more_losses) {
             (0, 0) => "At risk: the next device failure loses data\n".to_string(),
             (0, more) => {
-                format!("Meanwhile redundancy is missing: {more} more device(s) may fail\n")
+                let more = count(usize::from(more), "more device");
+                format!("Meanwhile redundancy is missing: {more} may fail\n")
             }
             (bytes, _) => format!(
                 "At risk: {} have no redundancy left, and the next device failure loses data\n",
@@ -110,17 +111,21 @@ fn text(reply: &TaskReply) -> String {
     }
     if rebuild && reply.change == TaskChange::Resume && !reply.offline.is_empty() {
         out += &format!(
-            "Device(s) {} are offline, and their data is not rebuilt: 'ashlar online {array} DEV' takes one in again, \
-             'ashlar fail {array} DEV' has its data rebuilt\n",
-            list(&reply.offline)
+            "{} offline, and not rebuilt: 'ashlar online {array} DEV' takes one in again, 'ashlar fail {array} DEV' has its \
+             data rebuilt\n",
+            are(&reply.offline, ("is", "are"))
         );
     }
     out
 }
 
-fn list(devices: &[u16]) -> String {
+/// `device 3 stays`, `devices 3, 4 stay`.
+fn are(devices: &[u16], (one, many): (&str, &str)) -> String {
     let devices: Vec<String> = devices.iter().map(ToString::to_string).collect();
-    devices.join(", ")
+    match devices.as_slice() {
+        [only] => format!("device {only} {one}"),
+        all => format!("devices {} {many}", all.join(", ")),
+    }
 }
 
 fn row(task: &TaskStatus, exact: bool) -> Vec<String> {
@@ -195,14 +200,14 @@ mod tests {
             "{said}"
         );
         (reply.unprotected_bytes, reply.more_losses) = (0, 1);
-        assert!(text(&reply).contains("1 more device(s) may fail"));
+        assert!(text(&reply).contains("1 more device may fail"));
         reply.degraded = false;
         assert_eq!(text(&reply).lines().count(), 1);
         reply.change = TaskChange::Resume;
-        assert!(text(&reply).contains("rebuild goes on\nDevice(s) 2 are offline"));
+        assert!(text(&reply).contains("rebuild goes on\ndevice 2 is offline"));
         (reply.kind, reply.change) = ("rebalance".into(), TaskChange::Cancel);
         reply.stay = vec![3, 4];
-        assert!(text(&reply).contains("device(s) 3, 4 stay"));
+        assert!(text(&reply).contains("devices 3, 4 stay"));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::daemon::find::{Devices, Seen, complete, copies, counted, name_of, nam
 use crate::daemon::host::{Host, Member, explain, failure_of};
 use crate::daemon::open::{Access, on_thread};
 use crate::failure::{Failure, Kind};
+use crate::view;
 
 /// How long an import waits for devices that are in use. A daemon killed just now still holds its
 /// devices until the kernel has ended what its rings had in flight, and must: a write that lands
@@ -176,7 +177,7 @@ impl Host {
             })?;
         let member = Rc::new(Member::new(array, paths, import.read_only));
         let count = member.devices.borrow().len();
-        let mut text = format!("imported with {count} devices");
+        let mut text = format!("imported with {}", view::count(count, "device"));
         let was = std::mem::replace(&mut name, member.array.name());
         if was != name {
             text += &format!("; it was called {was} before");

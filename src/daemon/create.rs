@@ -21,6 +21,7 @@ use crate::daemon::open::{Access, on_thread};
 use crate::daemon::volumes::make_volume;
 use crate::failure::Failure;
 use crate::units::size;
+use crate::view;
 
 /// How many devices are erased at a time.
 const TAKES: usize = 64;
@@ -55,8 +56,9 @@ impl Host {
                     spare => format!(" with --spare {spare}"),
                 };
                 Failure::invalid(format!(
-                    "--layout {} on {count} devices{spares}: {e}",
-                    create.layout
+                    "--layout {} on {}{spares}: {e}",
+                    create.layout,
+                    view::count(usize::from(count), "device")
                 ))
             })?;
         let (given, file_bytes) = (create.devices.clone(), create.file_bytes);
@@ -158,7 +160,8 @@ impl Host {
             .collect();
         let member = Rc::new(Member::new(array.clone(), devices, false));
         let saved = self.insert(member.clone());
-        let what = format!("created: {}, {} devices", create.layout, candidates.len());
+        let devices = view::count(candidates.len(), "device");
+        let what = format!("created: {}, {devices}", create.layout);
         self.tell(&create.array, "created", None, what);
         let finished = async {
             saved?;

@@ -44,7 +44,10 @@ pub(crate) fn line(report: &ScrubReport) -> String {
         );
     }
     if report.interrupted > 0 {
-        out += &format!(", went on after {} import(s)", report.interrupted);
+        out += &format!(
+            ", went on after {}",
+            count(report.interrupted as usize, "import")
+        );
     }
     out
 }

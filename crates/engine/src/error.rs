@@ -5,6 +5,13 @@ use ashlar_device::Fault;
 use ashlar_format::FormatError;
 use ashlar_layout::LayoutError;
 
+fn devices(number: usize) -> String {
+    match number {
+        1 => "1 device".to_string(),
+        many => format!("{many} devices"),
+    }
+}
+
 /// Why an array could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -331,8 +338,9 @@ pub enum Error {
     },
     /// Without a device fewer would be left than the layout needs.
     #[error(
-        "without device {index} {have} devices would be left, and the layout needs {need}; put another in its place \
-         instead: 'ashlar replace ARRAY {index} NEW'"
+        "without device {index}, {} would be left, and the layout needs {need}; put another in its place instead: \
+         'ashlar replace ARRAY {index} NEW'",
+        devices(*have)
     )]
     TooFewLeft {
         /// The device.
@@ -344,8 +352,9 @@ pub enum Error {
     },
     /// The spare space would be for more devices than there are beyond the layout's own.
     #[error(
-        "without device {index} its group has {have} devices, and spare={spare} takes {need}; set fewer spares first: \
-         'ashlar set ARRAY spare=N', or replace the device instead: 'ashlar replace ARRAY {index} NEW'"
+        "without device {index} its group has {}, and spare={spare} takes {need}; set fewer spares first: 'ashlar set \
+         ARRAY spare=N', or replace the device instead: 'ashlar replace ARRAY {index} NEW'",
+        devices(*have)
     )]
     SpareNeeds {
         /// The device.
@@ -359,8 +368,9 @@ pub enum Error {
     },
     /// With a device in place of another the layout has too few.
     #[error(
-        "with the new device in place of device {old} only {have} devices of its group would be in use, and the layout \
-         needs {need}; replace those that are out of use first ('ashlar status -v' shows them)"
+        "with the new device in place of device {old} only {} of its group would be in use, and the layout needs {need}; \
+         replace those that are out of use first ('ashlar status -v' shows them)",
+        devices(*have)
     )]
     TooFewWith {
         /// The device that is to leave.
@@ -563,4 +573,22 @@ pub enum Error {
     /// Exported or failed.
     #[error("the array is closed; import it again")]
     Closed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_counted_in_words() {
+        let left = |have| Error::TooFewLeft {
+            index: 1,
+            have,
+            need: 2,
+        };
+        let said = left(1).to_string();
+        assert!(said.starts_with("without device 1, 1 device would be left, and"));
+        assert!(said.ends_with("'ashlar replace ARRAY 1 NEW'"), "{said}");
+        assert!(left(0).to_string().contains(" 0 devices would be left"));
+    }
 }

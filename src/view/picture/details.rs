@@ -91,10 +91,13 @@ fn figures(array: &ArrayStatus, style: Style, more: &More<'_>) -> [(&'static str
         (
             "journal",
             format!(
-                "{} of {} used on {} devices",
+                "{} of {} used on {}",
                 n(array.journal.used_bytes),
                 n(array.journal.bytes),
-                array.journal.devices
+                count(
+                    usize::try_from(array.journal.devices).unwrap_or(usize::MAX),
+                    "device"
+                )
             ),
         ),
         (

@@ -410,14 +410,14 @@ impl Background {
         if let Some(report) = report {
             let (found, repaired) = report.found();
             let text = format!(
-                "a scrub has ended: {} bytes were verified, {found} bad block(s) found, {repaired} repaired",
+                "a scrub has ended: {} bytes were verified, bad blocks found: {found}, repaired: {repaired}",
                 report.done_bytes
             );
             self.core.events.note("scrub-ended", None, text);
             let left = found.saturating_sub(repaired);
             if left > 0 {
                 let text = format!(
-                    "{left} bad block(s) that the scrub found are not repaired: see 'ashlar status'"
+                    "bad blocks that the scrub found and that are not repaired: {left}; see 'ashlar status'"
                 );
                 self.core.events.note("scrub-left", None, text);
             }

@@ -152,9 +152,8 @@ impl Background {
             let given = background.given.take();
             background.home.merge_for_jobs(close).await;
             if given > 0 {
-                let text = format!(
-                    "rebuild progress: {given} missing column(s) were written to other devices"
-                );
+                let text =
+                    format!("rebuild progress: missing columns written to other devices: {given}");
                 background.core.events.note("reconstructed", None, text);
             }
             background.home.demand.clean();
