@@ -111,8 +111,8 @@ fn text(reply: &TaskReply) -> String {
     }
     if rebuild && reply.change == TaskChange::Resume && !reply.offline.is_empty() {
         out += &format!(
-            "{} offline, and not rebuilt: 'ashlar online {array} DEV' takes one in again, 'ashlar fail {array} DEV' has its \
-             data rebuilt\n",
+            "{} offline, and not rebuilt: 'ashlar online {array} DEV' takes one in again, 'ashlar fail {array} DEV' has \
+             its data rebuilt\n",
             are(&reply.offline, ("is", "are"))
         );
     }

@@ -490,7 +490,7 @@ fn lost_data_is_said_first_and_exactly() {
     );
     // What a device that is out of use may have is not given up.
     let all = lines.join("\n");
-    assert!(all.contains("'ashlar online tank DEV -f'"), "{all}");
+    assert!(all.contains("'ashlar online tank 1 -f'"), "{all}");
     array.lost.clear();
     array.unreadable_bytes = 1 << 20;
     assert!(advice(&array)[0].starts_with("1M of data cannot be read"));

@@ -368,8 +368,8 @@ pub enum Error {
     },
     /// With a device in place of another the layout has too few.
     #[error(
-        "with the new device in place of device {old} only {} of its group would be in use, and the layout needs {need}; \
-         replace those that are out of use first ('ashlar status -v' shows them)",
+        "with the new device in place of device {old} only {} of its group would be in use, and the layout needs \
+         {need}; replace those that are out of use first ('ashlar status -v' shows them)",
         devices(*have)
     )]
     TooFewWith {

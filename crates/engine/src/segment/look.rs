@@ -3,7 +3,7 @@
 //! Invariants:
 //! - It counts and repairs nothing.
 //! - A block is judged if a record named its stripe before it was read; a summary, if it was written by then.
-//! - A column that its device left, or that was moved meanwhile, is not judged.
+//! - A column that its device left or is to leave, or that was moved meanwhile, is not judged.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -66,7 +66,9 @@ pub async fn look_at(
             None => look_closer(core, segment, course, at, &mut bad).await?,
         }
     }
-    let stands = usable_place(core, segment, index) == Some(at.place);
+    // What was written without a device that is to be taken out is not on it.
+    let leaves = core.failing.contains(at.place.device);
+    let stands = usable_place(core, segment, index) == Some(at.place) && !leaves;
     stands.then_some((at.place.device, bad))
 }
 
@@ -180,6 +182,12 @@ mod tests {
             let (device, bad) = look().await.unwrap();
             assert_eq!((device, bad.len()), (1, 1));
             assert_eq!((bad[0].0.within, bad[0].1), (SUMMARY, Found::Wrong));
+            // What was written once it was to be taken out is not on it, and no fault of its (#211).
+            core.failing.report(1, true);
+            assert_eq!(look().await, None);
+            core.report_bad(1, bad[0].0, Found::Wrong);
+            assert_eq!(core.member(1).counters.digest_errors.get(), 0);
+            core.failing.take();
             core.member(1).take_out(MemberState::Failed);
             assert_eq!(look().await, None);
         });
