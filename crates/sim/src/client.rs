@@ -407,7 +407,8 @@ impl Session {
         if let Err(error) = &result {
             // Whole blocks are unmapped, which takes no space; parts of blocks are written.
             let unit = self.world.with_volume(volume, |e| e.config.block_bytes);
-            let whole = unit.is_some_and(|unit| at % unit == 0 && len % unit == 0);
+            let whole =
+                unit.is_some_and(|unit| at.is_multiple_of(unit) && len.is_multiple_of(unit));
             match whole {
                 true => self.judge(kind, error).await,
                 false => self.judge_write(volume, kind, error).await,
