@@ -231,6 +231,42 @@ fn what_is_written_after_an_addition_is_durable() {
     }
 }
 
+/// Where one of a mirror of two is gone, the device that is added holds a copy of all records from the first on (R5): then
+/// the other may go.
+#[test]
+fn records_lie_on_a_device_that_is_added() {
+    let disks = devices(3, DISK);
+    let kept = disks.clone();
+    story(async move |rt| {
+        let array = create(&rt, &kept[..2], "raid1").await;
+        array.fail(1, false).await.unwrap();
+        array.add(kept[2].clone(), "").await.unwrap();
+        array.wait_idle(&[]).await;
+        let status = array.status().await;
+        assert_eq!(
+            (status.state, status.health.more_losses),
+            (ArrayState::Optimal, 1)
+        );
+        let v = array.volume("v").unwrap();
+        v.write(0, common::run(0, 8, 2), true).await.unwrap();
+    });
+    for away in [vec![0, 1], vec![1, 2]] {
+        let disks = copies(&disks);
+        story(async move |rt| {
+            let how = Import {
+                degraded: true,
+                ..Import::default()
+            };
+            let array = Array::import(&rt, without(&disks, &away), how)
+                .await
+                .unwrap();
+            let v = array.volume("v").unwrap();
+            let bytes = v.read(0, 8 * 4096).await.unwrap();
+            assert!(bytes[..] == common::run(0, 8, 2)[..], "without {away:?}");
+        });
+    }
+}
+
 /// What is added leaves again, and its place in the table is not given to another.
 #[test]
 fn a_device_comes_and_goes() {

@@ -65,7 +65,7 @@ pub fn template(
     let devices: Vec<u16> = topology.taking(group).collect();
     let count = devices.len() as u64;
     let (absent64, m) = (u64::from(absent), u64::from(shape.m));
-    let gone = topology.group(group).len() as u64 - count;
+    let gone = topology.lacking(group) as u64;
     let least = u64::from(geometry.least_data.min(shape.k).max(1));
     if absent64 > m.min(gone) || count + absent64 < m + least {
         return None;

@@ -30,6 +30,8 @@ pub struct Member {
     /// The device that it is about to replace. Until that one is out, both are one device for placement: no segment
     /// has columns on both, but for the column that moves from one to the other.
     pub replaces: Option<u16>,
+    /// It is on its way into the array, and nothing lies on it yet: it is not one that is missing.
+    pub is_new: bool,
 }
 
 impl Member {
@@ -40,6 +42,7 @@ impl Member {
             slots,
             presence: Presence::InUse,
             replaces: None,
+            is_new: false,
         }
     }
 }
@@ -196,10 +199,19 @@ impl Topology {
         }
     }
 
+    /// How many devices of a group take no new columns, be they gone or about to go; those that are new do not count.
+    #[must_use]
+    pub fn lacking(&self, group: u16) -> usize {
+        let is_new = |d: &u16| self.members.get(usize::from(*d)).is_some_and(|m| m.is_new);
+        let all = self.group(group).iter().filter(|d| !is_new(d));
+        all.filter(|d| self.presence(**d) != Presence::InUse)
+            .count()
+    }
+
     /// Whether every device of a group takes new columns.
     #[must_use]
     pub fn is_whole(&self, group: u16) -> bool {
-        self.taking(group).count() == self.group(group).len()
+        self.lacking(group) == 0
     }
 
     /// The device that this one counts as where columns are to lie on different devices.

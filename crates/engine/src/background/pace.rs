@@ -119,11 +119,16 @@ impl Last {
         let (earliest, latest) = self.next(rates);
         let late = |due: &Nanos| now >= *due && now - due < LATE;
         let at = [latest, earliest].into_iter().find(late);
+        // Work that has just begun has nothing to make up for.
+        let goes_on = self.bytes > 0 && now <= self.at.saturating_add(CREDIT);
+        let due = if goes_on {
+            self.after(self.due, rates.min)
+        } else {
+            now
+        };
         Last {
             at: at.unwrap_or(now),
-            due: self
-                .after(self.due, rates.min)
-                .clamp(now.saturating_sub(CREDIT), now),
+            due: due.clamp(now.saturating_sub(CREDIT), now),
             bytes,
         }
     }
@@ -282,12 +287,14 @@ mod tests {
         assert_eq!(next(103 * MS), 200 * MS);
         assert_eq!(next(50 * MS), 150 * MS, "it began in a gap");
         // Pieces that came late make up for three seconds, at twice the rate.
-        let (mut last, mut at, mut now) = (last, Vec::new(), 6000 * MS);
+        let (mut last, mut at, mut now) = (last, Vec::new(), 3000 * MS);
         while now < 12_000 * MS {
             last = last.begin(rates, now, 100);
             at.push(now);
             now = last.next(rates).1;
         }
+        let begins = first(100).begin(rates, 4000 * MS, 100).next(rates).1;
+        assert_eq!(begins, 4100 * MS, "work that has rested begins anew");
         let each: Vec<Nanos> = at.windows(2).map(|w| (w[1] - w[0]) / MS).collect();
         assert_eq!((each[0], each[50], each[70]), (50, 50, 100), "{each:?}");
     }

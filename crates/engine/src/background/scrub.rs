@@ -345,7 +345,8 @@ impl Background {
             let turn = self.turn(Work::Scrub, place.device, BLOCK_U64).await;
             let found = self.header_fault(segment, index, place).await;
             drop(turn);
-            let stands = segment.columns.borrow()[index] == place;
+            let leaves = self.core.failing.is_leaving(place.device);
+            let stands = segment.columns.borrow()[index] == place && !leaves;
             if let Some(found) = found
                 && stands
                 && self.core.column_usable(segment, index)

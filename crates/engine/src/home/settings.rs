@@ -174,6 +174,7 @@ mod tests {
             slots: 100,
             presence: Presence::InUse,
             replaces: None,
+            is_new: false,
         };
         let shape = layout.resolve(devices).expect("it fits");
         let domains = Domains::new((0..devices).map(|_| ""));

@@ -75,7 +75,9 @@ struct Usable {
 /// The members of an array as places for columns: so many data and parity columns, and devices of spare space.
 pub fn topology_of(members: &Members, (k, m): (u16, u16), spare: u16) -> Topology {
     let mut groups: Vec<Vec<u16>> = Vec::new();
-    for member in members.iter().filter(|m| !m.holds_nothing()) {
+    // Nothing lies on a device that was never counted, or is no member any more.
+    let never = |m: &Member| matches!(m.state(), MemberState::Removed | MemberState::Spare);
+    for member in members.iter().filter(|m| !never(m)) {
         if let Some(group) = member.group.map(usize::from) {
             groups.resize(groups.len().max(group + 1), Vec::new());
             groups[group].push(member.index);
@@ -91,6 +93,7 @@ pub fn topology_of(members: &Members, (k, m): (u16, u16), spare: u16) -> Topolog
         slots: m.geometry().slots,
         presence: presence_of(m),
         replaces: None,
+        is_new: m.is_new(),
     };
     let labels: Vec<String> = members.iter().map(Member::domain).collect();
     let domains = Domains::new(labels.iter().map(String::as_str));

@@ -85,12 +85,10 @@ impl Member {
         self.changed.open();
     }
 
-    /// Whether nothing can lie on it: it is a spare, or no member any more, or was so and is not in use yet. While such
-    /// a device joins nothing is lost, and new data want no device that is gone.
-    pub fn holds_nothing(&self) -> bool {
-        let empty = |state| matches!(state, MemberState::Removed | MemberState::Spare);
+    /// Whether it was a spare and is not in use yet: nothing lies on it, so none of its columns is missing.
+    pub fn is_new(&self) -> bool {
         let before = self.comes_in.get().before;
-        empty(before.map_or(self.state.get(), |row| row.state))
+        before.is_some_and(|row| row.state == MemberState::Spare)
     }
 
     /// The import does not read its slot table.
@@ -150,16 +148,16 @@ mod tests {
 
     /// A spare that joins holds nothing before it is in use; what lay on a device that is replaced stays lost meanwhile.
     #[test]
-    fn a_spare_holds_nothing_until_it_is_in_use() {
-        for (state, holds_nothing) in [(MemberState::Spare, true), (MemberState::Stale, false)] {
+    fn a_spare_is_new_until_it_is_in_use() {
+        for (state, is_new) in [(MemberState::Spare, true), (MemberState::Stale, false)] {
             let (member, has) = member();
             member.state.set(state);
-            assert_eq!(member.holds_nothing(), holds_nothing);
+            assert!(!member.is_new());
             let device: DeviceRef = Rc::new(MemDevice::new("mem", 1 << 20));
             member.join(device, [2; 16], has);
-            assert_eq!(member.holds_nothing(), holds_nothing);
+            assert_eq!(member.is_new(), is_new);
             member.joined();
-            assert!(!member.holds_nothing());
+            assert!(!member.is_new());
         }
     }
 

@@ -13,6 +13,8 @@ use ashlar_rt::Gate;
 #[derive(Debug)]
 pub struct Failing {
     members: RefCell<Vec<u16>>,
+    /// Those that are being taken out.
+    leaving: RefCell<Vec<u16>>,
     /// What the operator wants them to be from then on.
     asked: RefCell<BTreeMap<u16, MemberState>>,
     /// Opens when a device was added.
@@ -27,6 +29,7 @@ impl Default for Failing {
     fn default() -> Failing {
         Failing {
             members: RefCell::default(),
+            leaving: RefCell::default(),
             asked: RefCell::default(),
             added: Gate::default(),
             settled: Gate::default(),
@@ -50,6 +53,11 @@ impl Failing {
     /// Whether this one is to be taken out.
     pub fn contains(&self, member: u16) -> bool {
         self.members.borrow().contains(&member)
+    }
+
+    /// Whether this one is to be taken out, or is being taken out: what is written now need not be on it.
+    pub fn is_leaving(&self, member: u16) -> bool {
+        self.contains(member) || self.leaving.borrow().contains(&member)
     }
 
     /// A device failed; `counts`: it is in use.
@@ -76,11 +84,14 @@ impl Failing {
 
     /// Takes those that are to be taken out.
     pub fn take(&self) -> Vec<u16> {
-        self.members.take()
+        let members = self.members.take();
+        self.leaving.borrow_mut().extend(&members);
+        members
     }
 
     /// Those that were reported have been taken out.
     pub fn settle(&self) {
+        self.leaving.take();
         self.settled.open();
     }
 

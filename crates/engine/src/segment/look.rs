@@ -67,7 +67,7 @@ pub async fn look_at(
         }
     }
     // What was written without a device that is to be taken out is not on it.
-    let leaves = core.failing.contains(at.place.device);
+    let leaves = core.failing.is_leaving(at.place.device);
     let stands = usable_place(core, segment, index) == Some(at.place) && !leaves;
     stands.then_some((at.place.device, bad))
 }
@@ -188,6 +188,8 @@ mod tests {
             core.report_bad(1, bad[0].0, Found::Wrong);
             assert_eq!(core.member(1).counters.digest_errors.get(), 0);
             core.failing.take();
+            assert_eq!(look().await, None, "it is being taken out");
+            core.failing.settle();
             core.member(1).take_out(MemberState::Failed);
             assert_eq!(look().await, None);
         });

@@ -260,7 +260,7 @@ impl Core {
     /// Notes a bad block of a column that is otherwise in use: counted against the device the first time, wrong bytes as
     /// such, and repaired in the background.
     pub fn report_bad(self: &Rc<Self>, device: u16, block: BadBlock, found: Found) {
-        if self.failing.contains(device) {
+        if self.failing.is_leaving(device) {
             return; // what was written without it is not there, and its columns are missing soon
         }
         // Of a device that does not answer nothing is known.
