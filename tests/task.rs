@@ -144,7 +144,7 @@ fn a_rebalance_is_paused_and_cancelled() {
     daemon.ok(&["task", "t", "1", "pause"]);
     daemon.ok(&["offline", "t", "3"]);
     let said = daemon.ok(&["task", "t", "1", "resume"]);
-    assert!(said.contains("Device(s) 3 are offline"), "{said}");
+    assert!(said.contains("device 3 is offline"), "{said}");
     let (error, _) = daemon.fails(&["wait", "t"]);
     assert!(error.contains("a device is offline"), "{error}");
     daemon.ok(&["online", "t", "3", "-w"]);
