@@ -191,7 +191,7 @@ impl Home {
         Ok(())
     }
 
-    /// These segments were looked at: up to this number.
+    /// Segments below this number were looked at; `None`: what devices keep of their own was.
     pub(crate) fn scrubbed(&self, cursor: Option<SegmentNumber>, seen: Seen) {
         self.scrubs.change(|report| {
             report.cursor = cursor.unwrap_or(report.cursor);

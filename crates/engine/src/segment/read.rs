@@ -71,14 +71,14 @@ pub async fn read_unit(
             Trust::Rows | Trust::OtherRows => false,
         };
         if missing.is_empty() && (unchecked || check(&bytes)) {
-            let was = wrong
-                .unwrap_or(&bytes)
-                .chunks(BLOCK)
-                .zip(bytes.chunks(BLOCK));
-            let differ = (block..).zip(was).filter(|(_, (was, is))| was != is);
-            let suspects = match trust {
-                Trust::But(suspects) => suspects,
-                _ => differ.map(|(at, _)| at).collect(),
+            let suspects = match (trust, wrong) {
+                (Trust::But(suspects), _) => suspects,
+                (_, None) => Vec::new(),
+                (_, Some(wrong)) => {
+                    let both = wrong.chunks(BLOCK).zip(bytes.chunks(BLOCK));
+                    let differ = (block..).zip(both).filter(|(_, (was, is))| was != is);
+                    differ.map(|(at, _)| at).collect()
+                }
             };
             for at in suspects {
                 note(at, found).await;
