@@ -44,12 +44,11 @@ impl Session {
                     .with_volume(name, |entry| entry.presence = Presence::Present);
                 self.answered();
             }
-            Err(error) => {
+            Err(StoreError::Unsupported | StoreError::NoSpace) => {
                 self.world.volumes.borrow_mut().remove(name);
-                if !matches!(error, StoreError::Unsupported | StoreError::NoSpace) {
-                    self.judge("volume create", &error).await;
-                }
             }
+            // An array that closes meanwhile may have it at its next import or not.
+            Err(error) => self.judge("volume create", &error).await,
         }
     }
 
@@ -80,13 +79,12 @@ impl Session {
                 self.world.volumes.borrow_mut().remove(name);
                 self.answered();
             }
-            Err(error) => {
+            Err(StoreError::Unsupported) => {
                 self.world
                     .with_volume(name, |entry| entry.presence = Presence::Present);
-                if error != StoreError::Unsupported {
-                    self.judge("volume destroy", &error).await;
-                }
             }
+            // As for one that is made.
+            Err(error) => self.judge("volume destroy", &error).await,
         }
     }
 
