@@ -34,8 +34,19 @@ pub struct SegmentFacts {
     pub awaited: u16,
     /// Live blocks, 0 to all that it holds.
     pub live: u64,
+    /// Blocks that these leave empty in its stripes, as a volume block lies whole in one: rewriting it gains none of
+    /// them.
+    pub padding: u64,
     /// When it was closed, in any unit that grows.
     pub closed: u64,
+}
+
+impl SegmentFacts {
+    /// Blocks of stripes that its live blocks take, wherever they lie.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.live + self.padding
+    }
 }
 
 /// The part of a segment's facts that many segments share.
@@ -135,7 +146,7 @@ pub(crate) fn full(geometry: &Geometry, area: Area, k: u16) -> u64 {
 /// Moves of one area that are under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Stream {
-    /// Live blocks of segments that are being emptied.
+    /// Blocks of stripes that the live blocks of segments take that are being emptied.
     pub unplaced: u64,
     /// Blocks that the segments being filled with moves still take.
     pub open_room: u64,
@@ -388,7 +399,7 @@ impl Index {
 
     fn share(&self, facts: &SegmentFacts) -> usize {
         let holds = full(&self.geometry, facts.area, facts.k).max(1);
-        let share = (facts.live * (SHARES as u64 - 1)).div_ceil(holds);
+        let share = (facts.taken() * (SHARES as u64 - 1)).div_ceil(holds);
         usize::try_from(share).unwrap_or(SHARES - 1).min(SHARES - 1)
     }
 
@@ -420,7 +431,7 @@ impl Index {
                 self.given_up.insert(number);
             }
             Place::InFlight { into: Some(into) } => {
-                self.streams.entry(into).or_default().unplaced += facts.live;
+                self.streams.entry(into).or_default().unplaced += facts.taken();
             }
             Place::InFlight { into: None } => {}
         }
@@ -465,7 +476,7 @@ impl Index {
             }
             Place::InFlight { into } => {
                 if let Some(stream) = into.and_then(|into| self.streams.get_mut(&into)) {
-                    stream.unplaced = stream.unplaced.saturating_sub(facts.live);
+                    stream.unplaced = stream.unplaced.saturating_sub(facts.taken());
                 }
             }
         }

@@ -15,7 +15,7 @@ pub struct Measure {
     pub elsewhere: u64,
     /// Live blocks in a shape that the plan does not want.
     pub unwanted: u64,
-    /// Blocks that the slots of closed segments could hold by the plan, less their live blocks. (Dead blocks of a
+    /// Blocks that the slots of closed segments could hold by the plan, less those that their live blocks take. (Dead blocks of a
     /// segment that is being filled are waste too, as it will be closed: moves into it make none.)
     pub waste: u64,
 }
@@ -39,7 +39,7 @@ pub fn measure_of(
         missing: variant.lacks(&template).into(),
         elsewhere: u64::from(facts.elsewhere) + u64::from(plan.outranked(facts.area)),
         unwanted,
-        waste: worth.saturating_sub(facts.live),
+        waste: worth.saturating_sub(facts.taken()),
     }
 }
 

@@ -119,6 +119,7 @@ impl Life {
             elsewhere,
             awaited: 0,
             live: seg.live,
+            padding: 0,
             closed,
         };
         self.index.set(number, facts);

@@ -53,6 +53,7 @@ fn facts(number: u64, live: u64) -> SegmentFacts {
         elsewhere: 0,
         awaited: 0,
         live,
+        padding: 0,
         closed: number,
     }
 }

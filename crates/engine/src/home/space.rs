@@ -124,6 +124,13 @@ pub fn area_of(topology: &Topology, segment: &Segment) -> Area {
     )
 }
 
+/// The share of a segment's padding that is due to its live blocks.
+fn padding_of(segment: &Segment, live: u64) -> u64 {
+    let (full, padding) = (segment.geometry.data_blocks(), segment.padding.get());
+    let held = u64::from(full.saturating_sub(padding)).max(1);
+    (u64::from(padding) * live).div_ceil(held)
+}
+
 /// The table of segments, as the choice of work looks at it.
 pub struct Segments<'a>(pub &'a Core);
 
@@ -423,6 +430,7 @@ impl Home {
         let area = area_of(topology, segment);
         let columns = Segments(&self.core).columns_of(segment);
         let usable = columns.iter().flatten().count();
+        let live = segment.live.borrow().count().into();
         SegmentFacts {
             area,
             k: segment.geometry.k,
@@ -430,7 +438,8 @@ impl Home {
             usable: u16::try_from(usable).expect("at most 256 columns"),
             elsewhere: plan.elsewhere(topology, area, &columns),
             awaited: self.awaited_columns(segment),
-            live: segment.live.borrow().count().into(),
+            live,
+            padding: padding_of(segment, live),
             closed: segment.number,
         }
     }

@@ -97,6 +97,21 @@ impl Pinned {
     }
 }
 
+/// The order in which the stripes of a segment are coded.
+#[derive(Debug, Default)]
+struct Turns {
+    /// Stripes handed out whose rows are not known yet.
+    uncoded: RefCell<BTreeSet<u32>>,
+    coded: Gate,
+}
+
+/// Whether the headers of a segment have been written.
+#[derive(Debug, Default)]
+struct Headers {
+    written: Cell<bool>,
+    gate: Gate,
+}
+
 /// A segment.
 #[derive(Debug)]
 pub struct Segment {
@@ -112,12 +127,8 @@ pub struct Segment {
     pub columns: RefCell<Vec<Column>>,
     /// The next stripe to hand out.
     pub next_stripe: Cell<u32>,
-    /// Stripes handed out whose rows are not known yet.
-    uncoded: RefCell<BTreeSet<u32>>,
-    coded: Gate,
-    /// Whether its headers are still being written.
-    unheaded: Cell<bool>,
-    headers: Gate,
+    turns: Turns,
+    headers: Headers,
     /// Stripes recorded.
     pub recorded: Cell<u32>,
     /// Takes no more stripes, and everything of it is durable.
@@ -136,6 +147,8 @@ pub struct Segment {
     pub image_behind: Cell<Option<u64>>,
     /// Live data blocks.
     pub live: RefCell<Bitmap>,
+    /// Blocks that stripes written by this process leave empty, as the next volume block did not fit.
+    pub padding: Cell<u32>,
     /// Its record in the liveness tree.
     pub record: Cell<u32>,
     /// How many hold it, besides the table.
@@ -163,10 +176,8 @@ impl Segment {
             code,
             columns: RefCell::new(columns),
             next_stripe: Cell::new(0),
-            uncoded: RefCell::default(),
-            coded: Gate::default(),
-            unheaded: Cell::new(true),
-            headers: Gate::default(),
+            turns: Turns::default(),
+            headers: Headers::default(),
             recorded: Cell::new(0),
             sealed: Cell::new(false),
             sealed_in: Cell::new(0),
@@ -176,6 +187,7 @@ impl Segment {
             rows_since: Cell::new(None),
             image_behind: Cell::new(None),
             live: RefCell::new(Bitmap::new(geometry.data_blocks())),
+            padding: Cell::new(0),
             record: Cell::new(record),
             pins: Cell::new(0),
         };
@@ -242,33 +254,37 @@ impl Segment {
         let stripe = self.next_stripe.get();
         assert!(self.has_room(), "a sealed or full segment takes no stripe");
         self.next_stripe.set(stripe + 1);
-        self.uncoded.borrow_mut().insert(stripe);
+        self.turns.uncoded.borrow_mut().insert(stripe);
         stripe
     }
 
     /// Waits until the rows of every stripe handed out before `stripe` are known, or it is known that they
     /// have none: the last stripe of a course is written with all of them.
     pub async fn turn_of(&self, stripe: u32) {
-        self.coded
-            .until(|| self.uncoded.borrow().first().is_none_or(|s| *s >= stripe))
+        let turns = &self.turns;
+        let first = || turns.uncoded.borrow().first().copied();
+        turns
+            .coded
+            .until(|| first().is_none_or(|s| s >= stripe))
             .await;
     }
 
     /// The rows of `stripe` are known, or that it has none.
     pub fn end_turn(&self, stripe: u32) {
-        self.uncoded.borrow_mut().remove(&stripe);
-        self.coded.open();
+        self.turns.uncoded.borrow_mut().remove(&stripe);
+        self.turns.coded.open();
     }
 
     /// Waits until the headers of a segment made by this process have been written, or their devices reported.
     pub async fn headed(&self) {
-        self.headers.until(|| !self.unheaded.get()).await;
+        let headers = &self.headers;
+        headers.gate.until(|| headers.written.get()).await;
     }
 
     /// Its headers are written.
     pub fn set_headed(&self) {
-        self.unheaded.set(false);
-        self.headers.open();
+        self.headers.written.set(true);
+        self.headers.gate.open();
     }
 
     /// What a slot with this version of a column says of it.

@@ -54,12 +54,13 @@ impl Shard {
         class: Class,
         into: Option<u16>,
     ) -> Result<(), VolumeError> {
-        if stream
-            .current
-            .as_ref()
-            .is_some_and(|s| s.phase.get() == StripePhase::Filling && s.room() >= pieces)
-        {
-            return Ok(());
+        let filling = |s: &&Rc<OpenStripe>| s.phase.get() == StripePhase::Filling;
+        if let Some(stripe) = stream.current.as_ref().filter(filling) {
+            if stripe.room() >= pieces {
+                return Ok(());
+            }
+            let padding = &stripe.segment.padding;
+            padding.set(padding.get() + stripe.room());
         }
         self.close(stream);
         let mut wanted_row = stream.open_segments().max(1);

@@ -29,6 +29,7 @@ pub(crate) fn facts(k: u16, m: u16, usable: u16, live: u64) -> SegmentFacts {
         elsewhere: 0,
         awaited: 0,
         live,
+        padding: 0,
         closed: 0,
     }
 }

@@ -104,7 +104,7 @@ impl Search<'_> {
     ) -> Option<(Job, Claim)> {
         let more = self
             .index
-            .to_claim(into, facts.live, self.ledger.plan().of(into).k);
+            .to_claim(into, facts.taken(), self.ledger.plan().of(into).k);
         let Some(claim) = self.ledger.claim(class, into, more) else {
             self.lack = self.lack.max(Lack::Room);
             return None;
@@ -183,7 +183,7 @@ impl Search<'_> {
                 let Some(facts) = self.index.get(number) else {
                     continue;
                 };
-                let gain = worth.saturating_sub(facts.live);
+                let gain = worth.saturating_sub(facts.taken());
                 let enough = gain * 1000 >= worth * u64::from(least);
                 if facts.live == 0 || gain == 0 || !enough {
                     continue;

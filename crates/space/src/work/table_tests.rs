@@ -91,6 +91,7 @@ impl Fixture {
             elsewhere: plan.elsewhere(self.ledger.topology(), area, &columns),
             awaited: 0,
             live: GEOMETRY.data_blocks(k) * live_percent / 100,
+            padding: 0,
             closed,
         };
         self.index.set(number, facts);
@@ -129,6 +130,25 @@ impl Fixture {
             let book = self.ledger.book(device);
             self.ledger.occupy(device, book.free() - free);
         }
+    }
+}
+
+/// Waste is what rewriting gains: not the rest of stripes that the next volume block did not fit into.
+#[test]
+fn padding_is_not_waste() {
+    for (padding_percent, job) in [(0, true), (20, true), (33, false), (40, false)] {
+        let mut all = Fixture::new("ec2+1", 100, 3, &[]);
+        let one = all.segment(2, &[0, 1, 2], 67, 0);
+        all.fill(20);
+        all.policy.target = all.ledger.projection(DATA) + 1;
+        let padding = GEOMETRY.data_blocks(2) * padding_percent / 100;
+        let facts = *all.index.get(one).unwrap();
+        all.index.set(one, SegmentFacts { padding, ..facts });
+        let expected = job.then_some(Job::Rewrite {
+            segment: one,
+            into: DATA,
+        });
+        assert_eq!(all.next(), expected, "{padding_percent} percent");
     }
 }
 

@@ -357,6 +357,7 @@ impl State {
                 .elsewhere(self.ledger.topology(), seg.area, &columns),
             awaited: 0,
             live,
+            padding: 0,
             closed: 0,
         }
     }
