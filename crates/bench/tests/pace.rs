@@ -84,3 +84,35 @@ fn a_scrub_on_disks_at_most_doubles_the_p99_of_clients() {
         assert!(times <= 2.0, "{times}");
     });
 }
+
+/// A new device that a rebalance fills does more at once than the others: it is not slow for that (#213).
+#[test]
+fn a_device_that_is_filled_is_not_slow() {
+    const MANY: Shape = Shape {
+        devices: 21,
+        spare: 1,
+        device_bytes: 8 << 30,
+        slot_bytes: 4 << 20,
+        volume_bytes: 12 << 30,
+        ..SHAPE
+    };
+    story(async |rt| {
+        let bed = Bed::new(&rt, MANY).await.unwrap();
+        bed.array.fail(LOST, false).await.unwrap();
+        rt.sleep(3 * SECOND).await;
+        bed.array.wait_idle(&[Work::Rebuild]).await;
+        rt.sleep(5 * SECOND).await;
+        bed.replace(LOST).await.unwrap();
+        rt.sleep(2 * SECOND).await;
+        assert_eq!(bed.task(Work::Rebalance).await.unwrap().state, "running");
+        bed.array.wait_idle(&[Work::Rebalance]).await;
+        let moved = bed.task(Work::Rebalance).await.unwrap().done_bytes;
+        assert!(moved > 200 << 20, "{moved} bytes moved");
+        let slow = bed
+            .array
+            .events(0)
+            .into_iter()
+            .find(|e| e.kind.contains("slow"));
+        assert!(slow.is_none(), "{slow:?}");
+    });
+}

@@ -39,6 +39,8 @@ const TIMES_AS_LONG: Nanos = 10;
 const TIMES_AS_BUSY: Nanos = 5;
 /// Whatever its peers do, a device that is as fast as this is not slow.
 pub(crate) const FAST: Nanos = 5 * MILLISECOND;
+/// Nor is one that an operation keeps busy for no longer than this.
+const BUSY_AT_LEAST: Nanos = 2 * MILLISECOND;
 /// A device that was slow must be as fast as the others for this long.
 const PROBATION: Nanos = 10 * SECOND;
 /// Each time that it was slow again doubles that, so many times at most.
@@ -182,13 +184,14 @@ struct Compared {
 fn compare(answers: &[(u16, Answered)]) -> Compared {
     let enough = answers.iter().filter(|(_, a)| a.count >= LEAST_ANSWERS);
     let enough: Vec<&(u16, Answered)> = enough.collect();
-    let usual = median(enough.iter().map(|(_, a)| a.took / a.count).collect());
-    let busy = median(enough.iter().map(|(_, a)| a.busy / a.count).collect());
-    let is_slow = |a: &Answered| 2 * a.slow >= a.count && a.busy / a.count > TIMES_AS_BUSY * busy;
+    let usual = median(enough.iter().map(|(_, a)| a.took / a.parts).collect());
+    let busy = median(enough.iter().map(|(_, a)| a.busy / a.parts).collect());
+    let too_busy = BUSY_AT_LEAST.max(TIMES_AS_BUSY * busy);
+    let is_slow = |a: &Answered| 2 * a.slow >= a.parts && a.busy / a.parts > too_busy;
     let slow = enough.iter().filter(|(_, a)| is_slow(a));
     Compared {
         slow: slow
-            .map(|(index, a)| (*index, Why::Slower(a.took / a.count, usual)))
+            .map(|(index, a)| (*index, Why::Slower(a.took / a.parts, usual)))
             .collect(),
         measured: enough.iter().map(|(index, _)| *index).collect(),
         slow_above: FAST.max(TIMES_AS_LONG * usual),
@@ -332,6 +335,7 @@ mod tests {
     fn answered(count: u64, slow: u64, each: Nanos, busy: Nanos) -> Answered {
         Answered {
             count,
+            parts: count,
             slow,
             took: each * count,
             busy: busy * count,
@@ -358,6 +362,16 @@ mod tests {
             found(answered(3, 3, 50 * MS, 20 * MS)),
             [],
             "too few answers"
+        );
+        let large = Answered {
+            parts: 90,
+            ..answered(10, 5, 50 * MS, 20 * MS)
+        };
+        assert_eq!(found(large), [], "large operations");
+        assert_eq!(
+            found(answered(10, 10, 50 * MS, 2 * MS)),
+            [],
+            "2 ms at most for each"
         );
         let all: Vec<_> = (0..4)
             .map(|i| (i, answered(10, 10, 900 * MS, MS)))
@@ -396,6 +410,7 @@ mod tests {
                         _ => 4 * MS + (random >> 40) % (8 * MS),
                     };
                     now.count += 1;
+                    now.parts += 1;
                     now.slow += u64::from(took > slow_above);
                     (now.took, now.busy) = (now.took + took, now.busy + took);
                 }

@@ -15,6 +15,7 @@ use ashlar_rt::{Buf, MILLISECOND, Nanos, Rt, SECOND};
 
 use crate::counters::add;
 use crate::members::fence::{FENCE, Fence};
+use crate::members::sent::Asked;
 use crate::members::{DEADLINE, Member};
 
 /// How often the beat is renewed.
@@ -383,9 +384,9 @@ impl Member {
         };
         let offset = self.geometry().beat_offset();
         let bytes = Buf::copy_of(&block.encode(array)).freeze();
-        let (begun, under_way) = (self.rt.now(), self.sent.change());
+        let (asked, under_way) = (Asked::now(&self.rt, 0), self.sent.change());
         let write = device.write(offset, vec![bytes]);
-        let written = self.answer_of(begun, write, under_way).await;
+        let written = self.answer_of(asked, write, under_way).await;
         match written {
             Err(fault) if fault == Fault::Timeout || !beat.fence.is_down() => {
                 self.count_failed(&self.counters.write_errors, fault);

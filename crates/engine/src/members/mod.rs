@@ -38,7 +38,7 @@ use elsa::FrozenVec;
 use crate::counters::{Traffic, add};
 use crate::locks;
 use crate::members::duties::{ComesIn, Duties};
-use crate::members::sent::{Change, Sent};
+use crate::members::sent::{Asked, Change, Sent};
 use crate::members::slots::Slots;
 use crate::planted::{self, Bug};
 
@@ -76,7 +76,7 @@ pub enum Discard {
 }
 
 /// A write that the device has, and that it is under way.
-type Writing = (IoFuture<Result<(), Fault>>, Change);
+type Writing = (Asked, IoFuture<Result<(), Fault>>, Change);
 
 /// The members of an array, by index. More come, and none goes: what is removed keeps its place.
 pub type Members = FrozenVec<Box<Member>>;
@@ -382,9 +382,9 @@ impl Member {
             return Ok(written);
         }
         let _under_way = self.counters.traffic.begin(&self.rt);
-        let begun = self.rt.now();
+        let asked = Asked::now(&self.rt, length as u64);
         let mut read = device.read(offset, Buf::scratch(length));
-        match self.sent.answer(&self.rt, begun, &mut read).await {
+        match self.sent.answer(&self.rt, asked, &mut read).await {
             Some((mut buf, Ok(()))) => {
                 self.counters.unanswered.set(false);
                 self.overlay(offset, &mut buf);
@@ -415,13 +415,13 @@ impl Member {
         offset: u64,
         data: Vec<Slice>,
     ) -> impl Future<Output = Result<(), Fault>> + use<'_> {
-        let (at, begun) = (self.rt.now(), self.begin_write(offset, data));
+        let begun = self.begin_write(offset, data);
         let counted = self.counters.traffic.begin(&self.rt);
         async move {
-            let Some((write, under_way)) = begun? else {
+            let Some((asked, write, under_way)) = begun? else {
                 return Ok(());
             };
-            let result = self.answer_of(at, write, under_way).await;
+            let result = self.answer_of(asked, write, under_way).await;
             drop(counted);
             self.writes_done.set(self.writes_done.get() + 1);
             if let Err(fault) = result {
@@ -444,21 +444,21 @@ impl Member {
             return Err(fault);
         }
         add(&self.counters.written_bytes, length);
-        let under_way = self.sent.change();
-        Ok(Some((device.write(offset, data), under_way)))
+        let (asked, under_way) = (Asked::now(&self.rt, length), self.sent.change());
+        Ok(Some((asked, device.write(offset, data), under_way)))
     }
 
     /// What came of a change that was begun then. One that nobody waits for any more stays under way until the device has
     /// ended it.
     async fn answer_of(
         &self,
-        begun: Nanos,
+        asked: Asked,
         mut change: IoFuture<Result<(), Fault>>,
         under_way: Change,
     ) -> Result<(), Fault> {
-        let answer = self.sent.answer(&self.rt, begun, &mut change).await;
+        let answer = self.sent.answer(&self.rt, asked, &mut change).await;
         answer.unwrap_or_else(|| {
-            self.sent.leave(&self.rt, begun, change, under_way);
+            self.sent.leave(&self.rt, asked.begun, change, under_way);
             Err(Fault::Timeout)
         })
     }
@@ -481,8 +481,8 @@ impl Member {
             let covers = self.writes_done.get();
             let _counted = self.counters.traffic.begin(&self.rt);
             let under_way = self.sent.change();
-            let (at, flush) = (self.rt.now(), device.flush());
-            match self.answer_of(at, flush, under_way).await {
+            let (asked, flush) = (Asked::now(&self.rt, 0), device.flush());
+            match self.answer_of(asked, flush, under_way).await {
                 Ok(()) => self.flushed.set(covers),
                 Err(_) if planted::on(Bug::FlushRetried) => {}
                 Err(fault) => {

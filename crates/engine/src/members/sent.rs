@@ -22,6 +22,8 @@ use crate::members::DEADLINE;
 const AT_LEAST: Nanos = 250 * MILLISECOND;
 /// Fewer answers of a device say nothing of how fast it is.
 pub const LEAST_ANSWERS: u64 = 4;
+/// So many bytes take a disk about as long as a seek: an operation has one part more for each.
+const PART: u64 = 512 << 10;
 
 /// What the members of an array tell of themselves, and how long they may take.
 #[derive(Debug)]
@@ -30,7 +32,7 @@ pub struct Lateness {
     pub patience: Cell<Nanos>,
     /// Opens when an operation is late.
     pub late: Gate,
-    /// An answer is slow that took longer than this: see `home/slow.rs`.
+    /// An answer is slow that took longer than this for each part: see `home/slow.rs`.
     pub slow_above: Cell<Nanos>,
     /// Opens once a device has answered enough after this time.
     pub answered: Gate,
@@ -49,12 +51,32 @@ impl Default for Lateness {
     }
 }
 
-/// What a device has answered since this was taken last.
+/// An operation that somebody waits for.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked {
+    /// When it was begun.
+    pub begun: Nanos,
+    /// What it reads or writes.
+    pub bytes: u64,
+}
+
+impl Asked {
+    /// One that begins now.
+    pub fn now(rt: &Rt, bytes: u64) -> Asked {
+        let begun = rt.now();
+        Asked { begun, bytes }
+    }
+}
+
+/// What a device has answered since this was taken last. One that reads and writes much at once is not slower than its
+/// peers: times are compared by parts of operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Answered {
     /// Operations.
     pub count: u64,
-    /// Of them those that were slow.
+    /// Their parts: one each, and one more for each [`PART`] of bytes.
+    pub parts: u64,
+    /// Of these the parts of operations that were slow.
     pub slow: u64,
     /// How long they took, all together.
     pub took: Nanos,
@@ -212,9 +234,8 @@ impl Sent {
         self.answered.set(answered);
     }
 
-    /// What an operation gives that was begun then; `None` once its device is given up, or it took too long: it is still
-    /// under way then.
-    pub async fn answer<T>(&self, rt: &Rt, begun: Nanos, io: &mut IoFuture<T>) -> Option<T> {
+    /// What an operation gives; `None` once its device is given up, or it took too long: it is still under way then.
+    pub async fn answer<T>(&self, rt: &Rt, asked: Asked, io: &mut IoFuture<T>) -> Option<T> {
         if self.waited_for.get() == 0 {
             self.busy_since.set(rt.now());
         }
@@ -224,7 +245,7 @@ impl Sent {
             rt,
             late: false,
         };
-        let left = |limit: Nanos| begun.saturating_add(limit).saturating_sub(rt.now());
+        let left = |limit: Nanos| asked.begun.saturating_add(limit).saturating_sub(rt.now());
         let mut given = rt.timeout(left(AT_LEAST), &mut *io).await;
         if given.is_none() {
             given = self.unless_late(rt, left(self.patience()), io).await;
@@ -238,7 +259,7 @@ impl Sent {
             given = self.unless_late(rt, left(DEADLINE), io).await;
         }
         if given.is_some() {
-            self.note_answer(rt.now(), begun);
+            self.note_answer(rt.now(), asked);
         }
         given
     }
@@ -262,12 +283,16 @@ impl Sent {
         .await
     }
 
-    fn note_answer(&self, now: Nanos, begun: Nanos) {
-        let (took, mut answered) = (now.saturating_sub(begun), self.answered.get());
+    fn note_answer(&self, now: Nanos, asked: Asked) {
+        let (took, parts) = (now.saturating_sub(asked.begun), 1 + asked.bytes / PART);
+        let mut answered = self.answered.get();
         answered.count += 1;
+        answered.parts += parts;
         answered.took = answered.took.saturating_add(took);
         if let Some(lateness) = &*self.lateness.borrow() {
-            answered.slow += u64::from(took > lateness.slow_above.get());
+            if took / parts > lateness.slow_above.get() {
+                answered.slow += parts;
+            }
             if answered.count >= LEAST_ANSWERS && now >= lateness.compare_at.get() {
                 lateness.answered.open();
             }
@@ -307,14 +332,17 @@ mod tests {
         let took = rt.block_on(async move {
             let (rt, sent) = (rt2, sent2);
             assert_eq!(
-                sent.answer(&rt, rt.now(), &mut io(&rt, 5 * SECOND)).await,
+                sent.answer(&rt, Asked::now(&rt, 0), &mut io(&rt, 5 * SECOND))
+                    .await,
                 Some(7)
             );
             assert_eq!(
-                sent.answer(&rt, rt.now(), &mut io(&rt, 40 * SECOND)).await,
+                sent.answer(&rt, Asked::now(&rt, 0), &mut io(&rt, 40 * SECOND))
+                    .await,
                 None
             );
-            let begun = rt.now();
+            let asked = Asked::now(&rt, 0);
+            let begun = asked.begun;
             let (late, all) = (lateness.clone(), sent.clone());
             rt.spawn(async move {
                 late.late.wait().await;
@@ -322,7 +350,7 @@ mod tests {
                 all.give_up();
             });
             assert_eq!(
-                sent.answer(&rt, begun, &mut io(&rt, 40 * SECOND)).await,
+                sent.answer(&rt, asked, &mut io(&rt, 40 * SECOND)).await,
                 None
             );
             assert_eq!(sent.late(), 0);
@@ -341,8 +369,10 @@ mod tests {
             for beside in [2, 1] {
                 let all = (0..beside).map(|_| {
                     let (rt, of) = (rt.clone(), of.clone());
-                    rt.clone()
-                        .spawn(async move { of.answer(&rt, rt.now(), &mut io(&rt, SECOND)).await })
+                    rt.clone().spawn(async move {
+                        of.answer(&rt, Asked::now(&rt, PART), &mut io(&rt, SECOND))
+                            .await
+                    })
                 });
                 ashlar_rt::join_all(all).await;
                 rt.sleep(SECOND).await;
@@ -350,8 +380,8 @@ mod tests {
         });
         let answered = sent.take_answered(rt.now());
         assert_eq!(
-            (answered.count, answered.took, answered.busy),
-            (3, 3 * SECOND, 2 * SECOND)
+            (answered.count, answered.parts, answered.took, answered.busy),
+            (3, 6, 3 * SECOND, 2 * SECOND)
         );
         assert_eq!(sent.take_answered(rt.now()), Answered::default());
     }
