@@ -298,7 +298,7 @@ async fn all(rt: Rt) -> Done<Vec<(&'static str, Plot)>> {
         bed.forget();
         bed.replace(LOST).await?;
     }
-    let phase = pair.phase(Work::Rebalance, &[8, 12, 8, 12]).await?;
+    let phase = pair.phase(Work::Rebalance, &[3, 6, 3, 6]).await?;
     pair.tell(&phase, "Rebalance", &[LOST], 10.0 * mib);
     plots.push((
         "rebalance",

@@ -34,8 +34,10 @@ const LOOK: u64 = 60 * SECOND;
 /// Bad blocks that are given to repair together.
 const REPAIRED_AT_ONCE: usize = 4096;
 
-/// Segments looked at together.
-const MOST_AT_ONCE: usize = 16;
+/// Bytes of segments that are looked at together, and how many pieces each device is to have waiting meanwhile: a
+/// segment is done only with its last column, so with fewer devices often have none.
+const BYTES_AT_ONCE: u64 = 512 << 20;
+const PIECES: usize = 4;
 
 /// Counts of a part of a device: of blocks it did not give, of wrong ones, and of both those repaired.
 #[derive(Default)]
@@ -125,7 +127,7 @@ impl Background {
                 }
                 return;
             };
-            let looked = look.await.filter(|_| self.goes_on(&aim));
+            let looked = look.await.filter(|_| self.home.scrubs.is_open(&aim));
             let skips = planted::on(Bug::ScrubSkips).then(|| (0, 0, Tally::default()));
             let Some((bytes, skipped, tally)) = looked.or(skips) else {
                 for (_, look) in looking {
@@ -142,12 +144,14 @@ impl Background {
         }
     }
 
-    /// How many segments are looked at together: each device is to have more than one piece to read.
+    /// How many segments are looked at together.
     fn scrubbed_at_once(&self) -> usize {
         let devices = self.core.readable().len();
         let topology = self.home.topology();
         let width = usize::from(topology.shape().width()).max(1);
-        (2 * devices).div_ceil(width).clamp(1, MOST_AT_ONCE)
+        let most = BYTES_AT_ONCE / (width as u64 * self.stretch_bytes()).max(1);
+        let most = usize::try_from(most).unwrap_or(usize::MAX).max(1);
+        (PIECES * devices).div_ceil(width).clamp(1, most)
     }
 
     fn seen(&self, tally: Tally, bytes: (u64, u64)) -> Seen {
@@ -207,7 +211,7 @@ impl Background {
             }
         } else {
             tally.take(self.repair_headers(segment, &headers).await);
-            untold = self.repair_blocks(segment, &mut faults).await;
+            untold = self.repair_blocks(segment, &mut faults, &mut bytes).await;
         }
         for (block, (device, found)) in &faults {
             let is_good = !untold.contains(block) && self.is_repaired(segment, block);
@@ -216,8 +220,7 @@ impl Background {
             if block.within == SUMMARY && !repaired {
                 // Nothing says what the blocks under it should be.
                 let course = segment.geometry.course_of(block.stripe);
-                let under = bytes_of_courses(segment.geometry, course..course + 1).min(bytes.0);
-                bytes = (bytes.0 - under, bytes.1 + under);
+                skip_course(segment, course, &mut bytes);
             }
         }
         Some((bytes.0, bytes.1, tally))
@@ -262,6 +265,7 @@ impl Background {
         self: &Rc<Self>,
         segment: &Pinned,
         faults: &mut Faults,
+        bytes: &mut (u64, u64),
     ) -> BTreeSet<BadBlock> {
         let (mut due, mut untold) = (faults.clone(), BTreeSet::new());
         while !due.is_empty() {
@@ -282,7 +286,10 @@ impl Background {
             due = self.core.bad.take_watched(segment.number);
             for (course, index) in summaries {
                 let looked = look_at(&self.core, segment, course..course + 1, index).await;
-                let (device, bad) = looked.unwrap_or_default();
+                let (device, bad) = looked.unwrap_or_else(|| {
+                    skip_course(segment, course, bytes);
+                    Default::default()
+                });
                 due.extend(
                     bad.into_iter()
                         .map(|(block, found)| (block, (device, found))),
@@ -425,6 +432,12 @@ impl Background {
         }
         self.home.checkpoint(0).await;
     }
+}
+
+/// What a column has of a course could not be verified, though it was read.
+fn skip_course(segment: &Pinned, course: u32, bytes: &mut (u64, u64)) {
+    let under = bytes_of_courses(segment.geometry, course..course + 1).min(bytes.0);
+    *bytes = (bytes.0 - under, bytes.1 + under);
 }
 
 /// The part of a device that a block is of.

@@ -93,6 +93,13 @@ impl Scrubs {
         })
     }
 
+    /// Whether that one has not ended: it runs, or it rests.
+    pub fn is_open(&self, aim: &Aim) -> bool {
+        let kept = self.kept.borrow();
+        let open = kept.reports.last().is_some_and(|r| !r.state.has_ended());
+        open && kept.reports.len() == aim.scrub
+    }
+
     /// Waits until one starts, rests or ends.
     pub async fn changed(&self) {
         self.changed.wait().await;
