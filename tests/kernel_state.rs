@@ -216,3 +216,118 @@ fn a_file_shows_the_space_its_volume_takes() {
     daemon.ok(&["volume", "attach", &format!("{array}/v"), "--fuse", &dir]);
     daemon.ok(&["volume", "detach", &format!("{array}/v")]);
 }
+
+/// Whoever has a file system of a volume mounted is told so at once, with the mount point and the command.
+#[test]
+fn a_mount_is_named_at_once_by_whatever_it_stops() {
+    if !have_kernel_devices() {
+        return;
+    }
+    let mut daemon = Daemon::start("mounted");
+    let array = array(&daemon, "mounted");
+    let device = attach(&daemon, &array, &[]);
+    tool("mkfs.ext4", &["-q", "-F", &device]);
+    let at = daemon.mount(&device, "mnt");
+    for line in [
+        &["volume", "detach", &format!("{array}/v")][..],
+        &["export", &array],
+        &["destroy", &array, "--yes"],
+    ] {
+        let asked = std::time::Instant::now();
+        let (error, code) = daemon.fails(line);
+        assert!(asked.elapsed() < SECOND, "{:?}: {error}", asked.elapsed());
+        let umount = format!("'umount {}'", at.display());
+        let mounted = format!("is in use: mounted at {}", at.display());
+        assert!(
+            code == 1 && error.contains(&umount) && error.contains(&mounted),
+            "{error}"
+        );
+    }
+    daemon.unmount(&at);
+    daemon.ok(&["export", &array]);
+}
+
+/// It is not the operator who detached a device that went when its last user closed it.
+#[test]
+fn a_program_that_has_a_device_open_is_named_and_nobody_else_blamed() {
+    if !have_kernel_devices() {
+        return;
+    }
+    let daemon = Daemon::start("open");
+    let array = array(&daemon, "open");
+    let device = attach(&daemon, &array, &[]);
+    let open = std::fs::File::open(&device).unwrap();
+    let (error, code) = daemon.fails(&["export", &array]);
+    let who = format!("process {} (", std::process::id());
+    assert!(
+        code == 1 && error.contains(&who) && error.contains(&device),
+        "{error}"
+    );
+    drop(open);
+    wait_until("its end to be told", 5 * SECOND, || {
+        !daemon.json(&["status", "-j"])["not_served"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+    });
+    let told = daemon.ok(&["events", &array]);
+    assert!(
+        told.contains("was to be detached") && !told.contains("losetup"),
+        "{told}"
+    );
+    daemon.ok(&["export", &array]);
+}
+
+/// What its clients wrote last has nowhere to go: that is said, and the array is let go.
+#[test]
+fn an_array_that_has_stopped_is_exported_at_once() {
+    if !have_kernel_devices() {
+        return;
+    }
+    let daemon = Daemon::start("stopped");
+    let array = array(&daemon, "stopped");
+    let device = attach(&daemon, &array, &[]);
+    for (index, force) in [("0", ""), ("1", "-f"), ("2", "-f")] {
+        let line = ["fail", &array, index, force];
+        daemon.ok(&line[..line.len() - usize::from(force.is_empty())]);
+    }
+    wait_until("the array to stop", 10 * SECOND, || {
+        daemon.status(&array)["service"] == "stopped"
+    });
+    // In the kernel's memory only.
+    let file = std::fs::File::options().write(true).open(&device).unwrap();
+    file.write_all_at(&[7; 4096], 0).unwrap();
+    drop(file);
+    let output = daemon.run(&["export", &array]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert!(!Path::new(&format!("/dev/ashlar/{array}/v")).exists());
+    let told = daemon.ok(&["events", &array]);
+    assert!(!told.contains("losetup"), "{told}");
+}
+
+/// A dead daemon's device that is mounted is told of, and goes with its mount.
+#[test]
+fn a_dead_daemons_device_goes_when_it_is_unmounted() {
+    if !have_kernel_devices() {
+        return;
+    }
+    let mut daemon = Daemon::start("deadmount");
+    let array = array(&daemon, "deadmount");
+    let device = attach(&daemon, &array, &[]);
+    tool("mkfs.ext4", &["-q", "-F", &device]);
+    let at = daemon.mount(&device, "mnt");
+    let number = device.rsplit('/').next().unwrap();
+    let backing = format!("/sys/block/{number}/loop/backing_file");
+    let before = std::fs::read_to_string(&backing).unwrap();
+    daemon.kill9();
+    daemon.launch();
+    let log = std::fs::read_to_string(daemon.path("daemon.log")).unwrap();
+    let line = format!("still mounted at {}", at.display());
+    assert!(log.contains(&line) && log.contains("'umount "), "{log}");
+    daemon.unmount(&at);
+    wait_until("the device to go", 5 * SECOND, || {
+        std::fs::read_to_string(&backing).map_or(true, |now| now != before)
+    });
+    daemon.ok(&["export", &array]);
+}

@@ -327,7 +327,12 @@ pub(crate) fn export(context: &Context, array: &str) -> Result<(), Failure> {
     let reply = context.client.call_value(&Call::Export {
         array: array.to_string(),
     })?;
-    context.print("export", &reply, || format!("{array}: exported\n"))
+    context.print("export", &reply, || format!("{array}: exported\n"))?;
+    let warnings = reply["warnings"].as_array().into_iter().flatten();
+    for line in warnings.filter_map(Value::as_str) {
+        eprintln!("ashlar: {}", safe(line));
+    }
+    Ok(())
 }
 
 /// `destroy`.

@@ -321,16 +321,19 @@ impl Host {
     }
 
     /// `export`: stops what is served, closes the array and forgets it, also one that has stopped by
-    /// itself; one that could not be imported is only forgotten.
+    /// itself; one that could not be imported is only forgotten. What is to be known beside that, a line each.
     ///
     /// # Errors
     /// If a client still uses a volume, or the array cannot be closed.
-    pub(crate) async fn close(self: &Rc<Host>, name: &str) -> Result<(), Failure> {
+    pub(crate) async fn close(self: &Rc<Host>, name: &str) -> Result<Vec<String>, Failure> {
         if !self.arrays.borrow().contains_key(name) {
-            return self.forget(name);
+            return self.forget(name).map(|()| Vec::new());
         }
         let member = self.member(name)?;
-        self.stop_frontends(&member, None, None, false).await?;
+        let stopped = self.stop_frontends(&member, None, None, false).await?;
+        for line in &stopped.left {
+            tracing::warn!(array = name, "{line}");
+        }
         self.status_of(&member).await; // what could not be read is remembered
         match member.array.export().await {
             Ok(()) => {}
@@ -346,7 +349,7 @@ impl Host {
             rt.sleep(ashlar_rt::SECOND).await;
             ashlar_rt::give_back_memory();
         });
-        Ok(())
+        Ok(stopped.left)
     }
 
     /// Closes every array for the end of the process; the state file keeps them.

@@ -13,7 +13,7 @@ use ashlar_engine::WriteCache;
 use ashlar_engine::status::Frontend;
 use ashlar_rt::{MILLISECOND, Nanos, Rt};
 use ashlar_serve::fuse::{FuseError, FuseMount, Place};
-use ashlar_serve::loopdev::{LoopAttachment, file_name};
+use ashlar_serve::loopdev::{LoopAttachment, LoopError, file_name};
 use ashlar_serve::nbd::{Catalog, Limits, NbdListener, NbdServer};
 use ashlar_serve::{Pool, Volume};
 
@@ -24,6 +24,7 @@ use crate::daemon::served::{Seen, Served};
 use crate::failure::Failure;
 
 mod address;
+mod busy;
 mod look;
 
 pub(crate) use address::{
@@ -52,7 +53,7 @@ pub(crate) struct Room {
 pub(crate) struct Stopped {
     /// The frontends, each with its volume.
     pub(crate) frontends: Vec<(String, Frontend)>,
-    /// What the operator has still to do about devices taken away while in use, one line each.
+    /// What the operator has still to do, or to know, about devices taken away, one line each.
     pub(crate) left: Vec<String>,
 }
 
@@ -67,6 +68,8 @@ pub(crate) struct Frontends {
     changes: RefCell<BTreeMap<Name, Rc<Cell<u64>>>>,
     /// Names that kernel devices should have and do not.
     nameless: RefCell<BTreeSet<String>>,
+    /// Kernel devices that go when the last program closes them, since that was asked for.
+    leaving: RefCell<BTreeSet<PathBuf>>,
     /// Every mount that may still have a session.
     mounts: RefCell<Vec<FuseMount>>,
 }
@@ -109,6 +112,7 @@ impl Frontends {
             servers: RefCell::default(),
             changes: RefCell::default(),
             nameless: RefCell::default(),
+            leaving: RefCell::default(),
             mounts: RefCell::default(),
         }
     }
@@ -362,6 +366,9 @@ impl Frontends {
         }
         wanted.sort_by_key(|(cuts_off, ..)| *cuts_off);
         let mut stopped = Stopped::default();
+        if !force && let Err(failure) = self.check_not_held(&wanted).await {
+            return Err((stopped, failure));
+        }
         for (_, name, stored) in wanted {
             let Some(Running { handle, seen, .. }) = self.take(&name, &stored) else {
                 continue;
@@ -472,11 +479,8 @@ impl Frontends {
             Handle::Fuse(mount) => {
                 if let Err(error) = mount.unmount().await {
                     if !force {
-                        let path = mount.path().display().to_string();
-                        let line = format!(
-                            "{volume} at {path}: {error}; 'ashlar volume detach -f' detaches it anyway"
-                        );
-                        return Err((handle, Failure::refused(line)));
+                        let failure = Self::not_unmounted(&volume, mount.path(), &error).await;
+                        return Err((handle, failure));
                     }
                     mount.abort().await;
                 }
@@ -489,15 +493,20 @@ impl Frontends {
                 let detached = device.detach(!force).await;
                 match detached {
                     Ok(()) => {}
+                    // The device is gone all the same: there is nothing to be tried again.
+                    Err(LoopError::Flush(error)) => {
+                        let error = Failure::broken(error.to_string()); // without its number
+                        left = Some(format!(
+                            "{volume}: what was written to {link} last could not be kept ({error})"
+                        ));
+                    }
                     Err(error) if force => {
                         tracing::warn!(volume, "detached while in use: {error}");
                         left = release(device).await;
                     }
                     Err(error) => {
-                        let line = format!(
-                            "{volume} at {link}: {error}; 'ashlar volume detach -f' detaches it anyway"
-                        );
-                        return Err((handle, Failure::refused(line)));
+                        let failure = self.not_detached(&volume, link, device, &error).await;
+                        return Err((handle, failure));
                     }
                 }
                 // Nobody else can reach a hidden file: what is left of its session may end.

@@ -263,8 +263,8 @@ impl Host {
             Call::Create(create) => reply(&self.create(create).await?),
             Call::Import(import) => reply(&self.import(import).await?),
             Call::Export { array } => {
-                self.close(&array).await?;
-                reply(&serde_json::json!({ "exported": array }))
+                let warnings = self.close(&array).await?;
+                reply(&serde_json::json!({ "exported": array, "warnings": warnings }))
             }
             Call::Destroy {
                 array,

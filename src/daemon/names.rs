@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::daemon::users::hold_on;
 use crate::failure::Failure;
 
 const DEVICE_DIR: &str = "/dev/ashlar";
@@ -80,8 +81,21 @@ pub(crate) fn unlink(name: &Path, device: &Path) {
 /// Takes away what daemons that are gone have left: their loop devices, and names of devices that no daemon
 /// serves, since the kernel may give these to anybody.
 pub(crate) async fn clear_dead() {
-    for device in ashlar_serve::loopdev::clear_stale().await {
-        tracing::info!(device = %device.display(), "the loop device of a daemon that was killed was removed");
+    for (device, gone) in ashlar_serve::loopdev::clear_stale().await {
+        let at = device.display();
+        if gone {
+            tracing::info!(device = %at, "the loop device of a daemon that was killed was removed");
+            continue;
+        }
+        let hold = hold_on(Path::new("/sys"), Path::new("/proc"), &device);
+        let (what, next) = hold.map_or_else(
+            || ("open in a program".to_string(), "end that".to_string()),
+            |hold| (hold.what, hold.next),
+        );
+        tracing::warn!(
+            device = %at,
+            "the loop device of a daemon that was killed is still {what}, and gives errors: {next}, and it disappears"
+        );
     }
     let inside = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();
     for array in inside(Path::new(DEVICE_DIR)) {

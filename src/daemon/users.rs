@@ -70,13 +70,134 @@ fn user_of_one(proc: &Path, entry: &Path) -> Option<String> {
 /// Where the file system on a device is mounted, by the device's number or its node.
 fn mounted_at(proc: &Path, number: &str, node: &str) -> Option<String> {
     let mounts = text_of(&proc.join("self/mountinfo"));
-    mounts.lines().find_map(|line| {
+    mounts_in(&mounts, number, node).into_iter().next()
+}
+
+/// The same, all of them, in the text of a `mountinfo`.
+fn mounts_in(mounts: &str, number: &str, node: &str) -> Vec<String> {
+    let at = |line: &str| {
         let (first, rest) = line.split_once(" - ")?;
         let fields: Vec<&str> = first.split(' ').collect();
         let source = rest.split(' ').nth(1)?;
         let here = fields.get(2) == Some(&number) || unescaped(source) == node;
         here.then(|| unescaped(fields.get(4).unwrap_or(&"?")))
-    })
+    };
+    mounts.lines().filter_map(at).collect()
+}
+
+/// What keeps a kernel device from being taken away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hold {
+    /// For people: what it is.
+    pub(crate) what: String,
+    /// What ends it.
+    pub(crate) next: String,
+}
+
+/// How many mounts, or programs, are named.
+const NAMED: usize = 3;
+
+/// Who holds the block device `device`: a mount, in this mount namespace or in another one, swap space, or a device
+/// made of it. A program that only has it open is none of these.
+pub(crate) fn hold_on(sys: &Path, proc: &Path, device: &Path) -> Option<Hold> {
+    let entry = sys.join("block").join(device.file_name()?);
+    let node = device.display().to_string();
+    let number = text_of(&entry.join("dev"));
+    if number.is_empty() {
+        return None;
+    }
+    for (process, mounts) in namespaces(proc) {
+        let mut at = mounts_in(&mounts, &number, &node);
+        at.reverse(); // what was mounted last has to go first
+        at.truncate(NAMED);
+        if at.is_empty() {
+            continue;
+        }
+        let paths: Vec<String> = at.iter().map(|path| quoted(path)).collect();
+        let (what, umount) = (at.join(" and "), format!("umount {}", paths.join(" ")));
+        return Some(match process {
+            None => Hold {
+                what: format!("mounted at {what}"),
+                next: format!("'{umount}'"),
+            },
+            Some(pid) => Hold {
+                what: format!(
+                    "mounted at {what} in the mount namespace of {}",
+                    program(proc, pid)
+                ),
+                next: format!("'nsenter -t {pid} -m {umount}'"),
+            },
+        });
+    }
+    let what = user_of_block(proc, &entry)?;
+    let next = match what.contains("swap") {
+        true => format!("'swapoff {node}'"),
+        false => "remove that device".to_string(),
+    };
+    Some(Hold { what, next })
+}
+
+/// The mounts of every mount namespace that can be seen: of this process's first, then of others, each with the
+/// process that was found in it.
+fn namespaces(proc: &Path) -> Vec<(Option<u32>, String)> {
+    let namespace = |who: &str| std::fs::read_link(proc.join(who).join("ns/mnt")).ok();
+    let mut all = vec![(None, text_of(&proc.join("self/mountinfo")))];
+    let mut seen: Vec<PathBuf> = namespace("self").into_iter().collect();
+    for pid in processes(proc) {
+        let Some(other) = namespace(&pid.to_string()).filter(|other| !seen.contains(other)) else {
+            continue;
+        };
+        seen.push(other);
+        let mounts = text_of(&proc.join(pid.to_string()).join("mountinfo"));
+        all.push((Some(pid), mounts));
+    }
+    all
+}
+
+fn processes(proc: &Path) -> Vec<u32> {
+    let names = std::fs::read_dir(proc).into_iter().flatten().flatten();
+    let numbers = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut numbers: Vec<u32> = numbers.collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// For people: a process by its number and name.
+fn program(proc: &Path, pid: u32) -> String {
+    match text_of(&proc.join(pid.to_string()).join("comm")).as_str() {
+        "" => format!("process {pid}"),
+        name => format!("process {pid} ({name})"),
+    }
+}
+
+/// For people: the processes, beside this one, that have the file or device at `path` open; as many as can be seen.
+pub(crate) fn openers(proc: &Path, path: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for pid in processes(proc) {
+        if pid == std::process::id() {
+            continue;
+        }
+        let descriptors = std::fs::read_dir(proc.join(pid.to_string()).join("fd"));
+        let mut descriptors = descriptors.into_iter().flatten().flatten();
+        // The link is read, not followed: what it leads to may not answer.
+        if descriptors.any(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path)) {
+            found.push(program(proc, pid));
+        }
+    }
+    if found.len() > NAMED {
+        let more = found.split_off(NAMED).len();
+        found.push(format!("{more} more"));
+    }
+    found
+}
+
+/// A path as a shell takes it inside a line that stands in single quotes.
+fn quoted(path: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%=,".contains(c);
+    match path.chars().all(plain) {
+        true => path.to_string(),
+        false => format!("\"{path}\""),
+    }
 }
 
 /// The loop device over a file.
@@ -175,6 +296,67 @@ mod tests {
         assert_eq!(user("sdc"), text("in use as swap space"));
         assert_eq!(user("cciss!c0d0"), text("mounted at /mnt/btrfs"));
         assert_eq!(user("none"), None);
+    }
+
+    #[test]
+    fn a_mount_is_named_in_whichever_namespace_it_is() {
+        let tree = Tree::new("hold");
+        let (sys, proc) = (tree.0.join("sys"), tree.0.join("proc"));
+        let hold = || hold_on(&sys, &proc, Path::new("/dev/loop3"));
+        tree.write("sys/block/loop3/dev", "7:3\n");
+        std::fs::create_dir_all(sys.join("block/loop3/holders")).unwrap();
+        let namespace = |process: &str, name: &str, mounts: &str| {
+            tree.write(&format!("proc/{process}/mountinfo"), mounts);
+            let ns = proc.join(process).join("ns");
+            std::fs::create_dir_all(&ns).unwrap();
+            let _ = std::fs::remove_file(ns.join("mnt"));
+            std::os::unix::fs::symlink(name, ns.join("mnt")).unwrap();
+        };
+        let other = "9 1 7:2 / /other rw - ext4 /dev/loop2 rw\n";
+        namespace("self", "mnt:[1]", other);
+        namespace("20", "mnt:[1]", other);
+        assert_eq!(hold(), None);
+        tree.write("proc/77/comm", "bash\n");
+        let mount = "31 1 7:3 / /srv/my\\040files rw - ext4 /dev/loop3 rw\n";
+        namespace("77", "mnt:[2]", mount);
+        let found = hold().unwrap();
+        assert_eq!(
+            found.what,
+            "mounted at /srv/my files in the mount namespace of process 77 (bash)"
+        );
+        assert_eq!(found.next, "'nsenter -t 77 -m umount \"/srv/my files\"'");
+        // By its node, as btrfs has it; the one on top first; and this process's before another's.
+        let own =
+            "40 1 0:44 / /a rw - btrfs /dev/loop3 rw\n41 1 0:44 /x /a/b rw - btrfs /dev/loop3 rw\n";
+        namespace("self", "mnt:[1]", own);
+        let found = hold().unwrap();
+        assert_eq!(found.what, "mounted at /a/b and /a");
+        assert_eq!(found.next, "'umount /a/b /a'");
+        namespace("self", "mnt:[1]", other);
+        namespace("77", "mnt:[2]", other);
+        tree.write("proc/swaps", "Filename Type\n/dev/loop3 partition 1 0 -2\n");
+        assert_eq!(hold().unwrap().next, "'swapoff /dev/loop3'");
+    }
+
+    #[test]
+    fn programs_that_have_a_device_open_are_named() {
+        let tree = Tree::new("openers");
+        let open = |pid: u32, name: &str, to: &str| {
+            tree.write(&format!("{pid}/comm"), name);
+            let fd = tree.0.join(format!("{pid}/fd"));
+            std::fs::create_dir_all(&fd).unwrap();
+            std::os::unix::fs::symlink(to, fd.join("3")).unwrap();
+        };
+        for (pid, name) in [(5, "dd"), (7, "less"), (60, "blkid"), (61, "fio")] {
+            open(pid, name, "/dev/loop1");
+        }
+        open(6, "cat", "/dev/loop10");
+        open(std::process::id(), "this", "/dev/loop1");
+        let found = openers(&tree.0, Path::new("/dev/loop1"));
+        let all = "process 5 (dd), process 7 (less), process 60 (blkid), 1 more";
+        assert_eq!(found.join(", "), all);
+        let found = openers(&tree.0, Path::new("/dev/loop10"));
+        assert_eq!(found, ["process 6 (cat)"]);
     }
 
     #[test]

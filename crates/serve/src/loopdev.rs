@@ -6,8 +6,8 @@
 //! Invariants:
 //! - The device does direct I/O, or it is not attached: with buffered I/O the kernel would hold
 //!   written data below a flush, twice, in memory that it may need to serve this very device.
-//! - A device is cleared only if nobody uses it exclusively (a mounted file system, a partition, a
-//!   stacked device), and only if it is still the one that was attached.
+//! - A device is cleared only if it is still the one that was attached, and only if nobody uses it exclusively (a
+//!   mounted file system, a partition, a stacked device): one that is given up all the same ends with its last user.
 //! - No descriptor of the device is kept. If the process dies, its exit waits for nothing; the device
 //!   then fails every request and stays until [`clear_stale`].
 
@@ -144,8 +144,8 @@ impl LoopAttachment {
 
 /// Detaches devices that an earlier process attached and whose volume is gone: their process has
 /// ended, and reading them fails. To be called before the first attachment: among the devices of
-/// this process only reading tells. Returns those that are gone now; those still in use stay.
-pub async fn clear_stale() -> Vec<PathBuf> {
+/// this process only reading tells. Each with whether it is gone now: one in use goes with its last user.
+pub async fn clear_stale() -> Vec<(PathBuf, bool)> {
     on_thread(find_and_clear).await.unwrap_or_default()
 }
 
@@ -342,7 +342,7 @@ fn clear(opened: File, device: &Path, identity: (u64, u64), steps: u32) -> Resul
     Err(LoopError::StillOpen)
 }
 
-fn find_and_clear() -> Vec<PathBuf> {
+fn find_and_clear() -> Vec<(PathBuf, bool)> {
     let Ok(entries) = std::fs::read_dir("/sys/block") else {
         return Vec::new();
     };
@@ -360,25 +360,21 @@ fn find_and_clear() -> Vec<PathBuf> {
             scope.spawn(move || clear_if_stale(&device))
         };
         let threads: Vec<_> = devices.iter().map(clear).collect();
-        let ended = threads.into_iter().map(|t| t.join().unwrap_or(false));
-        ended.collect::<Vec<bool>>()
+        let ended = threads.into_iter().map(|t| t.join().unwrap_or(None));
+        ended.collect::<Vec<Option<bool>>>()
     });
     let pairs = devices.into_iter().zip(cleared);
     pairs
-        .filter_map(|(device, gone)| gone.then_some(device))
+        .filter_map(|(device, gone)| Some((device, gone?)))
         .collect()
 }
 
-fn clear_if_stale(device: &Path) -> bool {
+/// Whether a device that is stale is gone now; `None` if it is not stale.
+fn clear_if_stale(device: &Path) -> Option<bool> {
     let is_block = std::fs::metadata(device).is_ok_and(|found| found.file_type().is_block_device());
-    if !is_block {
-        return false;
-    }
-    let Ok(found) = status_of(device) else {
-        return false;
-    };
+    let found = is_block.then(|| status_of(device).ok())??;
     if !may_be_stale(&found.file_name) {
-        return false;
+        return None;
     }
     // A living volume answers, and is not disturbed further; the page cache must not answer for it.
     let direct = OpenOptions::new()
@@ -387,13 +383,9 @@ fn clear_if_stale(device: &Path) -> bool {
         .open(device);
     let alive = direct.and_then(|direct| direct.read_at(&mut Buf::zeroed(4096), 0));
     if alive.is_ok() {
-        return false;
+        return None;
     }
-    let identity = (found.device, found.inode);
-    match open_exclusively(device, 1) {
-        Ok(Some(opened)) => clear(opened, device, identity, RELEASE_STEPS).is_ok(),
-        _ => false,
-    }
+    Some(release(device, (found.device, found.inode)).unwrap_or(false))
 }
 
 /// Who this process, or process `pid`, is for as long as the machine runs: numbers are used again,

@@ -238,7 +238,10 @@ fn a_file_system_on_a_loop_device_keeps_its_files() {
             Err(error) => panic!("{error}"),
         };
         assert!(
-            clear_stale().await.iter().all(|d| d != attached.device()),
+            clear_stale()
+                .await
+                .iter()
+                .all(|(d, _)| d != attached.device()),
             "it is alive"
         );
         let (device, place) = (attached.device().to_owned(), directory.clone());
@@ -306,7 +309,7 @@ fn a_loop_device_whose_volume_died_is_found_and_cleared() {
             clear_stale()
                 .await
                 .iter()
-                .any(|device| device == attached.device())
+                .any(|(device, gone)| device == attached.device() && *gone)
         );
         attached.detach(false).await.unwrap();
     });

@@ -48,10 +48,9 @@ impl Frontends {
                     Handle::Fuse(mount) => mount
                         .has_ended()
                         .then(|| format!("somebody unmounted {}", mount.path().display())),
-                    Handle::Loop { device, .. } if !device.is_there() => Some(format!(
-                        "somebody detached {} (losetup -d)",
-                        device.device().display()
-                    )),
+                    Handle::Loop { device, .. } if !device.is_there() => {
+                        Some(self.why_gone(device.device()))
+                    }
                     Handle::Loop { device, link, .. } => {
                         let lost = self.keep_name(link, device.device());
                         let lost = lost.map(|text| (name.clone(), text));
@@ -81,6 +80,17 @@ impl Frontends {
             }
         }
         compared
+    }
+
+    /// Why a kernel device is there no more.
+    fn why_gone(&self, device: &Path) -> String {
+        let at = device.display();
+        match self.leaving.borrow_mut().remove(device) {
+            true => format!(
+                "{at} was to be detached, and the last program that had it open has closed it"
+            ),
+            false => format!("somebody detached {at} (losetup -d)"),
+        }
     }
 
     /// Sees to it that the name still leads to its device; what is to be said where it cannot any more.
