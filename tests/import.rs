@@ -47,7 +47,7 @@ fn a_device_that_failed_is_failed_and_not_missing_after_an_import() {
     daemon.ok(&["export", "t"]);
     let dir = daemon.scratch.0.to_str().unwrap();
     let listed = daemon.ok(&["import", "--scan", dir]);
-    assert!(listed.contains("7 of 8"), "{listed}");
+    assert!(listed.contains("7 of 7"), "{listed}");
     // Another one is not there at all.
     std::fs::remove_file(&files[5]).unwrap();
     daemon.ok(&["import", "t", "--scan", dir]);
@@ -192,6 +192,18 @@ fn a_start_waits_for_devices_and_nobody_else_does() {
         said.contains(path) && said.contains("it waits until 20"),
         "{said}"
     );
+    let listed = daemon.ok(&["list"]);
+    assert!(
+        listed.contains("waiting") && listed.contains("2 of 3 devices here, until "),
+        "{listed}"
+    );
+    let waits = daemon.json(&["list", "-j"])["not_imported"][0]["waits"].clone();
+    assert!(
+        waits["devices_here"] == 2 && waits["devices_counted"] == 3,
+        "{waits}"
+    );
+    let (error, _) = daemon.fails(&["status", "t"]);
+    assert!(error.contains("is not imported yet"), "{error}");
     let asked = Instant::now();
     daemon.ok(&["wait", "o"]);
     daemon.ok(&["volume", "create", "o/w", "--size", "1M", "--thin"]);
@@ -223,4 +235,50 @@ fn a_start_waits_for_devices_and_nobody_else_does() {
     let status = daemon.status("t");
     assert_eq!(status["devices"][0]["state"], "missing", "{status}");
     assert_eq!(daemon.disk("t").read(4096, 4096).unwrap(), [7; 4096]);
+}
+
+/// Whoever has to look for a device learns its number, its failure domain and where it was.
+#[test]
+fn devices_that_an_import_lacks_are_named() {
+    let daemon = Daemon::start("lacks");
+    let files: Vec<String> = (0..6).map(|n| daemon.text(&format!("d{n}"))).collect();
+    let domains: Vec<String> = files
+        .iter()
+        .map(|f| format!("--domain={f}=rack-{}", &f[f.len() - 1..]))
+        .collect();
+    let mut line = vec!["create", "t", "--layout", "ec2+1", "--file-size", "64M"];
+    line.extend(domains.iter().chain(&files).map(String::as_str));
+    daemon.ok(&line);
+    daemon.ok(&["set", "t", "rebuild.delay=10m"]);
+    daemon.ok(&["export", "t"]);
+    let dir = daemon.scratch.0.to_str().unwrap();
+    std::fs::create_dir(daemon.path("away")).unwrap();
+    let away =
+        |n: usize| std::fs::rename(&files[n], daemon.path("away").join(n.to_string())).unwrap();
+    let named = |n: usize| format!("device {n} (last at {}; domain rack-{n})", files[n]);
+    away(4);
+    let output = daemon.run(&["import", "--scan", dir]);
+    let (listed, said) = (
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    );
+    assert!(listed.contains("5 of 6"), "{listed}");
+    assert!(
+        said.contains(&format!("array t lacks {}", named(4))),
+        "{said}"
+    );
+    let output = daemon.run(&["import", "t", "--scan", dir]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let words = format!("imported with 5 of 6 devices; not here: {}", named(4));
+    assert!(said.contains(&words), "{said}");
+    assert!(daemon.ok(&["events", "t"]).contains(&words));
+    daemon.ok(&["export", "t"]);
+    for n in [1, 2, 3] {
+        away(n);
+    }
+    let (error, _) = daemon.fails(&["import", "t", "--scan", dir]);
+    for n in [1, 2, 3] {
+        assert!(error.contains(&named(n)), "{error}");
+    }
 }

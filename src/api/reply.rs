@@ -159,6 +159,20 @@ pub(crate) struct NotImported {
     pub(crate) uuid: String,
     /// Why, and what to do.
     pub(crate) reason: String,
+    /// It waits for its devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) waits: Option<Awaited>,
+}
+
+/// What a known array waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Awaited {
+    /// Devices that are here, of those that it counts.
+    pub(crate) devices_here: usize,
+    /// Devices that it counts.
+    pub(crate) devices_counted: usize,
+    /// Until when it waits, in seconds of the Unix epoch.
+    pub(crate) until: u64,
 }
 
 /// `create`.
@@ -228,6 +242,12 @@ pub(crate) struct Found {
     /// How many of the devices that its generation counts are among them.
     #[serde(default)]
     pub(crate) devices_here: u16,
+    /// How many its generation counts.
+    #[serde(default)]
+    pub(crate) devices_counted: u16,
+    /// Those of them that were not found, in words.
+    #[serde(default)]
+    pub(crate) missing: Vec<String>,
     /// Devices of which more than one was found: one line each, with what to do.
     #[serde(default)]
     pub(crate) copies: Vec<String>,

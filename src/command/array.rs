@@ -300,7 +300,7 @@ fn importable(context: &Context, scan: Vec<String>, script: bool) -> Result<(), 
                     safe(&found.name),
                     found.uuid.clone(),
                     safe(&found.layout),
-                    format!("{} of {}", found.devices_here, found.devices_total),
+                    format!("{} of {}", found.devices_here, found.devices_counted),
                     found.generation.to_string(),
                 ]
             })
@@ -312,6 +312,14 @@ fn importable(context: &Context, scan: Vec<String>, script: bool) -> Result<(), 
             script,
         )
     })?;
+    for found in reply.importable.iter().filter(|f| !f.missing.is_empty()) {
+        let missing = found.missing.join(", ");
+        eprintln!(
+            "ashlar: array {} lacks {}",
+            safe(&found.name),
+            safe(&missing)
+        );
+    }
     let copies = reply.importable.iter().flat_map(|found| &found.copies);
     for line in copies.chain(&reply.unreadable) {
         eprintln!("ashlar: {}", safe(line));

@@ -82,7 +82,9 @@ pub(crate) fn events(context: &Context, args: &EventsArgs) -> Result<(), Failure
 
 /// Whether a daemon is not there, or not yet, or not any more.
 fn is_away(failure: &Failure) -> bool {
-    let waits = failure.kind == Kind::NotFound && failure.text.contains("could not be imported");
+    let is_known = ["could not be imported", "is not imported yet"];
+    let is_known = is_known.iter().any(|words| failure.text.contains(words));
+    let waits = failure.kind == Kind::NotFound && is_known;
     failure.kind == Kind::Broken || failure.text.contains("stopping") || waits
 }
 

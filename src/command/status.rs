@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use ashlar_engine::status::{ArrayState, ArrayStatus};
 
-use crate::api::{Call, StatusReply};
+use crate::api::{Call, NotImported, StatusReply};
 use crate::cli::{ListArgs, StatusArgs};
 use crate::failure::Failure;
 use crate::print::{Context, document, out};
 use crate::units::{percent, size_or_exact};
 use crate::view::advice::{advice, in_short, of_drives};
 use crate::view::picture::{More, labelled, picture, state_word};
-use crate::view::{Style, Tone, mdstat, safe, table};
+use crate::view::{Style, Tone, awaited, mdstat, safe, table};
 
 /// `status --test` when nothing can be said.
 const CANNOT_TELL: u8 = 4;
@@ -100,10 +100,13 @@ fn pictures(reply: &StatusReply, args: &StatusArgs) -> String {
         })
         .collect();
     for missing in &reply.not_imported {
+        let state = match &missing.waits {
+            Some(waits) => style.paint(Tone::Warn, "WAITING") + &format!(", {}", awaited(waits)),
+            None => style.paint(Tone::Bad, "NOT IMPORTED"),
+        };
         blocks.push(format!(
-            "{}  {}\n{}",
+            "{}  {state}\n{}",
             style.paint(Tone::Strong, &safe(&missing.name)),
-            style.paint(Tone::Bad, "NOT IMPORTED"),
             labelled("next", &safe(&missing.reason), style, None)
         ));
     }
@@ -179,11 +182,29 @@ pub(crate) fn list(context: &Context, args: &ListArgs) -> Result<(), Failure> {
                 });
             }
         }
+        rows.extend(reply.not_imported.iter().map(|a| not_open(a, args.script)));
         let titles = [
             "ARRAY", "STATE", "LAYOUT", "DEVICES", "USABLE", "USED", "FREE", "FULL", "NOTE",
         ];
         table::table(&titles, rows, &[3, 4, 5, 6, 7], args.script)
     })
+}
+
+/// The row of an array that is not open.
+fn not_open(array: &NotImported, script: bool) -> Vec<String> {
+    let (state, devices, note) = match &array.waits {
+        Some(waits) => ("waiting", waits.devices_counted.to_string(), awaited(waits)),
+        None => (
+            "not imported",
+            "-".to_string(),
+            "'ashlar status' says why".to_string(),
+        ),
+    };
+    let unknown = || "-".to_string();
+    let mut row = vec![safe(&array.name), state.to_string(), unknown(), devices];
+    row.resize_with(8, unknown);
+    row.extend((!script).then_some(note));
+    row
 }
 
 fn list_row(array: &ArrayStatus, args: &ListArgs) -> Vec<String> {

@@ -12,8 +12,9 @@ use ashlar_rt::SECOND;
 
 use crate::api::{Import, ImportReply};
 use crate::daemon::devices::check_name;
-use crate::daemon::find::{Devices, Seen, complete, copies, counted, name_of, names};
+use crate::daemon::find::{Devices, Seen, complete, copies, counted, counts, name_of, names};
 use crate::daemon::host::{Host, Member, explain, failure_of};
+use crate::daemon::missing::not_here;
 use crate::daemon::open::{Access, on_thread};
 use crate::failure::{Failure, Kind};
 use crate::view;
@@ -154,6 +155,8 @@ impl Host {
         {
             return Err(without(&name, failure));
         }
+        let missing = self.missing(&devices).await;
+        let (here, counted) = counts(&devices);
         let Opened { devices, paths } = self.open_members(devices, import, &name, warnings).await?;
         let options = ashlar_engine::Import {
             array: Some(wanted),
@@ -170,14 +173,22 @@ impl Host {
             .await
             .map_err(|error| {
                 let failure = explain(&error, &given);
+                let away = not_here(&missing);
                 Failure {
-                    text: format!("array {name}: {failure}"),
+                    text: format!("array {name}: {failure}{away}"),
                     ..failure
                 }
             })?;
         let member = Rc::new(Member::new(array, paths, import.read_only));
-        let count = member.devices.borrow().len();
-        let mut text = format!("imported with {}", view::count(count, "device"));
+        let mut text = match missing.is_empty() {
+            true => format!("imported with {}", view::count(here, "device")),
+            false => {
+                let of = view::count(counted, "device");
+                let text = format!("imported with {here} of {of}{}", not_here(&missing));
+                warnings.push(format!("array {name}: {text}"));
+                text
+            }
+        };
         let was = std::mem::replace(&mut name, member.array.name());
         if was != name {
             text += &format!("; it was called {was} before");

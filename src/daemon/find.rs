@@ -87,6 +87,16 @@ pub(crate) fn complete(devices: &[(PathBuf, Label)]) -> bool {
     newest(devices).is_some_and(|newest| newest.counted.iter().all(|uuid| here.contains(uuid)))
 }
 
+/// How many devices are here of those that the newest counts, and how many that are.
+pub(crate) fn counts(devices: &[(PathBuf, Label)]) -> (usize, usize) {
+    let Some(newest) = newest(devices) else {
+        return (0, 0);
+    };
+    let here = identities(devices);
+    let found = newest.counted.iter().filter(|uuid| here.contains(*uuid));
+    (found.count(), newest.counted.len())
+}
+
 /// A line for each device, of those that the newest counts, that is found at more than one place.
 pub(crate) fn copies(devices: &[(PathBuf, Label)]) -> Vec<String> {
     let counted = counted(devices);
@@ -142,28 +152,30 @@ impl Host {
         let seen = self.find(scan).await?;
         let shut = seen.unreadable.into_iter().chain(seen.closed);
         let unreadable = shut.map(|(_, failure)| failure.text).collect();
-        let importable = seen
-            .found
-            .into_iter()
-            .filter_map(|(uuid, devices)| {
-                let newest = newest(&devices)?;
-                let mut here = identities(&devices);
-                here.retain(|uuid| newest.counted.contains(uuid));
-                Some(Found {
-                    devices_here: u16::try_from(here.len()).unwrap_or(u16::MAX),
-                    copies: copies(&devices),
-                    name: newest.array_name.clone(),
-                    uuid,
-                    layout: newest.layout.clone(),
-                    devices_total: newest.devices_total,
-                    generation: newest.generation,
-                    devices: devices
-                        .iter()
-                        .map(|(path, _)| path.display().to_string())
-                        .collect(),
-                })
-            })
-            .collect();
+        let mut importable = Vec::new();
+        for (uuid, devices) in seen.found {
+            let Some(newest) = newest(&devices) else {
+                continue;
+            };
+            let mut here = identities(&devices);
+            here.retain(|uuid| newest.counted.contains(uuid));
+            let number = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+            importable.push(Found {
+                devices_here: number(here.len()),
+                devices_counted: number(newest.counted.len()),
+                missing: self.missing(&devices).await,
+                copies: copies(&devices),
+                name: newest.array_name.clone(),
+                uuid,
+                layout: newest.layout.clone(),
+                devices_total: newest.devices_total,
+                generation: newest.generation,
+                devices: devices
+                    .iter()
+                    .map(|(path, _)| path.display().to_string())
+                    .collect(),
+            });
+        }
         Ok(ImportableReply {
             importable,
             unreadable,

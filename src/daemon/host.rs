@@ -18,7 +18,9 @@ use ashlar_engine::{Array, Settings, Work, uuid_text};
 use ashlar_rt::{Gate, Lock, Nanos, Rt, SECOND};
 use serde_json::Value;
 
-use crate::api::{Call, GetReply, HistoryReply, NotServed, PingReply, WaitReply, check_confirmed};
+use crate::api::{
+    Awaited, Call, GetReply, HistoryReply, NotServed, PingReply, WaitReply, check_confirmed,
+};
 use crate::daemon::actions::Actions;
 use crate::daemon::frontends::{Frontends, Room};
 use crate::daemon::history::History;
@@ -80,6 +82,8 @@ pub(crate) struct Host {
     pub(crate) change: Lock<()>,
     /// Known arrays that could not be started, with the reason.
     pub(crate) waiting: RefCell<Vec<(Known, String)>>,
+    /// What those of them wait for whose devices are looked for, by UUID.
+    pub(crate) awaited: RefCell<BTreeMap<String, Awaited>>,
     /// Frontends that should serve and do not.
     pub(crate) not_served: RefCell<Vec<NotServed>>,
     /// Whoever started the process.
@@ -131,6 +135,7 @@ impl Host {
             not_served: RefCell::default(),
             manager: Manager::from_environment(),
             history: History::load(&state.dir),
+            awaited: RefCell::default(),
             actions: Actions::load(&state.dir),
             notifier: Notifier::start(),
             state,
@@ -474,6 +479,11 @@ impl Host {
     /// # Errors
     /// If the state directory cannot be written; the array is added all the same.
     pub(crate) fn insert(self: &Rc<Host>, member: Rc<Member>) -> Result<(), Failure> {
+            Some((known, reason)) if self.awaited.borrow().contains_key(&known.uuid) => {
+                Err(Failure::not_found(format!(
+                    "array {name} is not imported yet: {reason}; 'ashlar wait {name}' waits for it"
+                )))
+            }
         let name = member.array.name();
         self.follow_events(&member, Rc::downgrade(self));
         self.look_for_lost(&member);

@@ -12,7 +12,7 @@ use ashlar_engine::{Label, uuid_text};
 
 use crate::api::{Import, IncrementalReply, Started};
 use crate::daemon::devices;
-use crate::daemon::find::{Devices, complete, identities, newest};
+use crate::daemon::find::{Devices, complete, counts};
 use crate::daemon::host::{Host, Member};
 use crate::failure::Failure;
 
@@ -175,16 +175,6 @@ impl Host {
         reply.warnings = warnings;
         Ok(reply)
     }
-}
-
-/// How many devices are here of those that the newest counts, and how many that are.
-fn counts(devices: &Devices) -> (usize, usize) {
-    let Some(newest) = newest(devices) else {
-        return (0, 0);
-    };
-    let here = identities(devices);
-    let found = newest.counted.iter().filter(|uuid| here.contains(*uuid));
-    (found.count(), newest.counted.len())
 }
 
 fn reply_of(

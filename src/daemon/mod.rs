@@ -28,6 +28,7 @@ mod locate;
 pub(crate) mod log;
 pub(crate) mod manager;
 pub(crate) mod memory;
+mod missing;
 pub(crate) mod names;
 mod notifier;
 pub(crate) mod notify;

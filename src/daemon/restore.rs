@@ -10,7 +10,7 @@ use std::rc::Rc;
 use ashlar_engine::uuid_text;
 use ashlar_rt::{MILLISECOND, Nanos, SECOND};
 
-use crate::api::Import;
+use crate::api::{Awaited, Import};
 use crate::cli::since::utc;
 use crate::daemon::find::{Devices, complete, identities, newest};
 use crate::daemon::host::Host;
@@ -45,6 +45,7 @@ impl Host {
             let host = self.clone();
             self.rt.spawn(async move {
                 host.bring_back(&known).await;
+                host.awaited.borrow_mut().remove(&known.uuid);
                 host.restoring.borrow_mut().remove(&known.uuid);
                 host.restored_gate.open();
             })
@@ -87,10 +88,18 @@ impl Host {
             utc(self.unix_seconds(until))
         );
         self.keep_waiting(&known.uuid, &line);
+        let awaited = |devices_here, devices_counted| Awaited {
+            devices_here,
+            devices_counted,
+            until: self.unix_seconds(until),
+        };
+        let unseen = awaited(0, known.devices.len());
+        self.awaited.borrow_mut().insert(known.uuid.clone(), unseen);
         while self.is_awaited(known) {
             let last = self.rt.now() >= until;
             let (devices, closed) = self.members_of(known).await;
             if last || complete(&devices) {
+                self.awaited.borrow_mut().remove(&known.uuid);
                 let mut import = Import {
                     read_only: known.read_only,
                     ..Import::default()
@@ -103,7 +112,9 @@ impl Host {
                 drop(guard);
                 return;
             }
-            let mut line = self.what_is_missing(known, &devices, until);
+            let (here, counted, mut line) = self.what_is_missing(known, &devices, until);
+            let seen = awaited(here, counted);
+            self.awaited.borrow_mut().insert(known.uuid.clone(), seen);
             if let Some((_, failure)) = closed.first() {
                 line += &format!("; {failure}");
             }
@@ -122,8 +133,13 @@ impl Host {
         }
     }
 
-    /// Which devices of a known array are waited for, and until when.
-    fn what_is_missing(&self, known: &Known, devices: &Devices, until: Nanos) -> String {
+    /// How many devices of a known array are here, and of how many; which are waited for, and until when.
+    fn what_is_missing(
+        &self,
+        known: &Known,
+        devices: &Devices,
+        until: Nanos,
+    ) -> (usize, usize, String) {
         let here = identities(devices);
         let (found, counted, missing): (usize, usize, Vec<String>) = match newest(devices) {
             None => (0, known.devices.len(), known.devices.clone()),
@@ -143,11 +159,12 @@ impl Host {
         if missing.len() > NAMED {
             names.push(format!("{} more", missing.len() - NAMED));
         }
-        format!(
+        let line = format!(
             "{WAITING}; {found} of {counted} are here, not {}; it waits until {} (start.wait)",
             names.join(", "),
             utc(self.unix_seconds(until))
-        )
+        );
+        (found, counted, line)
     }
 
     /// Starts a known array with these devices, or keeps why not.

@@ -7,12 +7,13 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use ashlar_engine::{Waits, Watched, uuid_text};
+use ashlar_engine::{Error, Waits, Watched, uuid_text};
 use ashlar_rt::join_all;
 
 use crate::api::Import;
 use crate::daemon::find::{Devices, Seen, name_of, names};
 use crate::daemon::host::{Host, explain};
+use crate::daemon::missing::not_here;
 use crate::daemon::open::Access;
 use crate::daemon::state::Known;
 use crate::failure::Failure;
@@ -60,10 +61,16 @@ impl Host {
         };
         let given: Vec<&str> = paths.iter().map(String::as_str).collect();
         let watched = ashlar_engine::watch(&self.rt, opened, &options).await;
+        let missing = match &watched {
+            Ok(_) | Err(Error::LastUsedBy(_) | Error::UsedBy(_) | Error::UsedMeanwhile) => {
+                Vec::new()
+            }
+            Err(_) => self.missing(devices).await,
+        };
         let named = |error| {
             let failure = explain(&error, &given);
-            let mut text = format!("array {name}: {failure}");
-            if matches!(error, ashlar_engine::Error::LastUsedBy(_)) {
+            let mut text = format!("array {name}: {failure}{}", not_here(&missing));
+            if matches!(error, Error::LastUsedBy(_)) {
                 text += &format!(
                     "; if that host is switched off, 'ashlar import {name} -f' takes it over"
                 );

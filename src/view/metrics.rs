@@ -296,6 +296,7 @@ mod tests {
                 name: "o\"dd\\\n".to_string(),
                 uuid: "u".to_string(),
                 reason: String::new(),
+                waits: None,
             }],
             not_served: Vec::new(),
             reserved: std::collections::BTreeMap::new(),

@@ -16,6 +16,9 @@ mod tests;
 
 use std::io::IsTerminal;
 
+use crate::api::Awaited;
+use crate::cli::since::utc;
+
 /// What the terminal can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Style {
@@ -117,6 +120,14 @@ pub(crate) fn count(n: usize, what: &str) -> String {
         _ => "s",
     };
     format!("{n} {what}{plural}")
+}
+
+/// What an array waits for, that was not imported yet: `9 of 10 devices here, until 12:04:05Z`.
+pub(crate) fn awaited(waits: &Awaited) -> String {
+    let until = utc(waits.until);
+    let time = until.split(' ').next_back().unwrap_or(&until);
+    let devices = count(waits.devices_counted, "device");
+    format!("{} of {devices} here, until {time}", waits.devices_here)
 }
 
 /// `text` in lines of at most `width` characters where blanks allow it.

@@ -6,18 +6,9 @@ use ashlar_device::Fault;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::api::{NotImported, VERSION};
-use crate::daemon::state::Known;
+use crate::api::VERSION;
 use crate::failure::{Failure, Kind};
 use crate::units::size;
-
-pub(super) fn not_imported((known, reason): &(Known, String)) -> NotImported {
-    NotImported {
-        name: known.name.clone(),
-        uuid: known.uuid.clone(),
-        reason: reason.clone(),
-    }
-}
 
 /// An engine error about devices that it numbers by their place in a list: with their paths.
 pub(crate) fn explain(error: &ashlar_engine::Error, paths: &[&str]) -> Failure {

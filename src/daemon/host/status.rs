@@ -7,9 +7,8 @@ use std::rc::Rc;
 
 use ashlar_engine::status::ArrayStatus;
 
-use super::answer::not_imported;
 use super::{Host, Member, clean_reserve};
-use crate::api::{Reserved, StatusReply, VolumeNote};
+use crate::api::{NotImported, Reserved, StatusReply, VolumeNote};
 use crate::failure::Failure;
 use crate::view::advice::{advice, of_drives};
 
@@ -31,7 +30,7 @@ impl Host {
         }
         let not_imported = match array {
             Some(_) => Vec::new(),
-            None => self.waiting.borrow().iter().map(not_imported).collect(),
+            None => self.not_imported(),
         };
         self.compare_with_kernel().await;
         let list_lost = self.state.list_lost();
@@ -51,6 +50,19 @@ impl Host {
             hardware,
             volumes,
         })
+    }
+
+    /// Known arrays that are not open, each with what it waits for, or why it could not be started.
+    fn not_imported(&self) -> Vec<NotImported> {
+        let awaited = self.awaited.borrow();
+        let waiting = self.waiting.borrow();
+        let all = waiting.iter().map(|(known, reason)| NotImported {
+            name: known.name.clone(),
+            uuid: known.uuid.clone(),
+            reason: reason.clone(),
+            waits: awaited.get(&known.uuid).copied(),
+        });
+        all.collect()
     }
 
     /// An array's status, with what only the daemon knows: where devices were, and what needs the operator.
