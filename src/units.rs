@@ -152,6 +152,49 @@ pub(crate) fn duration(seconds: u64) -> String {
     }
 }
 
+/// A sentence of the engine for people: `4194304 bytes` as `4M`, `1 write(s)` as `1 write`. Where it counts bytes, other
+/// large numbers of it are bytes too, but for those that it counts as `found: N`.
+pub(crate) fn readable(text: &str) -> String {
+    let counts_bytes = text.contains(" bytes");
+    let (mut out, mut words) = (Vec::new(), text.split(' ').peekable());
+    let mut number = None;
+    let mut before = "";
+    while let Some(word) = words.next() {
+        let digits = word.len() - word.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (value, rest) = (word[..digits].parse::<u64>().ok(), &word[digits..]);
+        let alone = rest.is_empty() || [";", ",", ":", ".", ")"].contains(&rest);
+        let plural = match number {
+            Some(1) => "",
+            _ => "s",
+        };
+        match value.filter(|_| alone) {
+            Some(bytes) => {
+                number = Some(bytes);
+                let many = bytes >= 1 << 10 && rest.is_empty();
+                let unit = words.next_if(|next| many && is_bytes(next));
+                out.push(match unit {
+                    Some(unit) => size(bytes) + &unit["bytes".len()..],
+                    None if counts_bytes && bytes >= LARGE && !before.ends_with(':') => {
+                        size(bytes) + rest
+                    }
+                    None => word.to_string(),
+                });
+            }
+            None => out.push(word.replace("(s)", plural)),
+        }
+        before = word;
+    }
+    out.join(" ")
+}
+
+/// A number from here on, in a sentence about bytes, counts them.
+const LARGE: u64 = 1 << 16;
+
+fn is_bytes(word: &str) -> bool {
+    let rest = word.strip_prefix("bytes");
+    rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
+}
+
 /// `part` of `whole` in percent, 0 if there is no whole.
 pub(crate) fn percent(part: u64, whole: u64) -> u64 {
     if whole == 0 {
@@ -225,6 +268,38 @@ mod tests {
     fn printed_sizes_read_back() {
         for bytes in [1u64, 1023, 4096, 65_536, 1 << 20, 3 << 30, 1 << 50] {
             assert_eq!(parse_size(&size(bytes)).unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn sentences_have_units_and_plurals() {
+        for (text, expected) in [
+            (
+                "a scrub has ended: 3221225472 bytes were verified, bad blocks found: 70000, repaired: 1",
+                "a scrub has ended: 3G were verified, bad blocks found: 70000, repaired: 1",
+            ),
+            (
+                "device 3 (/dev/sdc) has grown from 1073741824 to 2147483648 bytes, and all of it is used",
+                "device 3 (/dev/sdc) has grown from 1G to 2G, and all of it is used",
+            ),
+            (
+                "volumes may be promised 4194304 bytes, and have been promised 8388608; make one smaller",
+                "volumes may be promised 4M, and have been promised 8M; make one smaller",
+            ),
+            ("it has 4096 bytes; more", "it has 4K; more"),
+            ("longer than 32 bytes", "longer than 32 bytes"),
+            ("1 write(s) are lost", "1 write are lost"),
+            (
+                "2 journal record(s) of writes, with at most 3 column(s) in it",
+                "2 journal records of writes, with at most 3 columns in it",
+            ),
+            (
+                "generation 1000000 counts 12 devices",
+                "generation 1000000 counts 12 devices",
+            ),
+            ("", ""),
+        ] {
+            assert_eq!(readable(text), expected);
         }
     }
 

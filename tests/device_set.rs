@@ -125,7 +125,7 @@ fn what_cannot_be_set_is_refused_in_one_line() {
     resize(&files[2], 64 * MIB + 8192);
     for (line, says) in [
         (vec!["t", "1", "size=max"], "has not grown"),
-        (vec!["t", "2", "size=max"], "by 8192 bytes, too few"),
+        (vec!["t", "2", "size=max"], "by 8K, too few"),
         (vec!["t", "1", "size=10G"], "size=max"),
         (vec!["t", "1", "colour=red"], "no 'colour' to set"),
         (vec!["t", "1", &long], "longer than 32 bytes"),

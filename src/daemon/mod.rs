@@ -112,7 +112,8 @@ pub(crate) fn run(socket: &Path, args: &DaemonArgs) -> Result<(), Failure> {
     tracing::info!(
         socket = %socket.display(),
         state = %args.state.display(),
-        memory = size(settings.memory_bytes),
+        memory = size(settings.memory_bytes + connections as u64),
+        of_it_for_connections = size(connections as u64),
         shards = settings.shards,
         "ashlar {} serves",
         env!("CARGO_PKG_VERSION")

@@ -50,11 +50,11 @@ fn check(asked: &VolumeResize, old: u64, unit: u64) -> Result<(), Failure> {
     let whole = format!("{}/{}", asked.array, asked.volume);
     if new < old && asked.confirm.as_deref() != Some(&whole) {
         return Err(Failure::refused(format!(
-            "{whole} has {}: at {} the last {} bytes of it are lost; make the file system on it smaller first; then \
+            "{whole} has {}: at {} the last {} of it are lost; make the file system on it smaller first; then \
              'ashlar volume resize {whole} {} --yes' (over HTTP: \"confirm\":\"{whole}\")",
-            as_given(old),
+            size(old),
             as_given(new),
-            old - new,
+            size(old - new),
             as_given(new)
         )));
     }
@@ -78,7 +78,7 @@ mod tests {
         let try_it = |new, confirm| check(&asked(new, confirm), 8 << 20, 8192);
         assert!(try_it(16 << 20, None).is_ok() && try_it(8 << 20, None).is_ok());
         let refused = try_it(4 << 20, None).unwrap_err().to_string();
-        let what = "t/v has 8M: at 4M the last 4194304 bytes of it are lost";
+        let what = "t/v has 8M: at 4M the last 4M of it are lost";
         assert!(refused.starts_with(what), "{refused}");
         assert!(
             refused.contains("'ashlar volume resize t/v 4M --yes'"),

@@ -33,10 +33,13 @@ pub(crate) fn line(report: &ScrubReport) -> String {
             report.repaired
         ),
     };
-    let mut out = format!(
-        "{when}{only}: {} verified, {found}",
-        size(report.done_bytes)
-    );
+    let mut out = match report.ended {
+        Some(_) => format!(
+            "{when}{only}: {} verified, {found}",
+            size(report.done_bytes)
+        ),
+        None => format!("{when}{only}: {found} so far"), // how much, its task says
+    };
     if report.skipped_bytes > 0 {
         out += &format!(
             ", {} not verified: a device was away, or a summary is bad",
@@ -79,7 +82,13 @@ mod tests {
             "{said}"
         );
         (report.ended, report.state) = (None, "running".into());
-        assert!(line(&report).starts_with("running since 2023-11-14"));
+        let said = line(&report);
+        assert!(said.starts_with("running since 2023-11-14"), "{said}");
+        assert!(
+            said.contains("Z: 3 bad blocks, 2 repaired so far"),
+            "{said}"
+        );
+        assert!(!said.contains("3G"), "the task says it: {said}");
         (report.check, report.whole) = (true, false);
         assert!(line(&report).contains(" (check of new data)"));
     }

@@ -22,6 +22,7 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::print::{document, out};
 use crate::units::parse_size;
+use crate::view::count;
 use crate::view::progress::Progress;
 
 use super::paper::Paper;
@@ -293,7 +294,7 @@ pub(super) fn run(args: &LifecycleArgs, json: bool) -> Result<(), Failure> {
             .push(("processor".to_string(), processor_name()));
     } else {
         let array_count = options.array_count(&bed);
-        let bed = format!("{}, {array_count} array(s) at once", bed.name);
+        let bed = format!("{}, {} at once", bed.name, count(array_count, "array"));
         page.environment.push(("test bed".to_string(), bed));
         let time = "virtual: the machine it ran on does not matter";
         page.environment

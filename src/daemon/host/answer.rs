@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::api::VERSION;
 use crate::failure::{Failure, Kind};
-use crate::units::size;
+use crate::units::{readable, size};
 
 /// An engine error about devices that it numbers by their place in a list: with their paths.
 pub(crate) fn explain(error: &ashlar_engine::Error, paths: &[&str]) -> Failure {
@@ -36,7 +36,7 @@ pub(crate) fn explain(error: &ashlar_engine::Error, paths: &[&str]) -> Failure {
             "{}: {source}; leave it out, or use 'ashlar inspect'",
             path(*device)
         )),
-        other => Failure::of_kind(kind_of(other), other.to_string()),
+        other => Failure::of_kind(kind_of(other), readable(&other.to_string())),
     }
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn failure_of(error: ashlar_engine::Error) -> Failure {
         ashlar_engine::Error::Closed => Failure::broken(
             "the array has stopped ('ashlar events' shows why and what to fix); then export it and import it again",
         ),
-        error => Failure::of_kind(kind_of(&error), error.to_string()),
+        error => Failure::of_kind(kind_of(&error), readable(&error.to_string())),
     }
 }
 

@@ -14,6 +14,7 @@ use super::{EventsWanted, Host, LONGEST_WAIT, Member};
 use crate::api::{ArrayEvent, EventsReply, Severity};
 use crate::daemon::severity::severity;
 use crate::failure::{Failure, with_name};
+use crate::units::readable;
 
 /// A line of the log for an event, at the level that goes with it.
 fn log_event(event: &ArrayEvent) {
@@ -55,7 +56,7 @@ impl Host {
 
     fn add_events(&self, array: &str, mut events: Vec<(u64, Event)>) {
         for (_, event) in &mut events {
-            event.text = with_name(&event.text, array);
+            event.text = with_name(&readable(&event.text), array);
             // Whoever goes to replace it looks for a label, not for a path.
             if severity(event) >= Severity::Warning
                 && let Some(device) = event.device
