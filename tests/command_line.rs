@@ -281,7 +281,11 @@ fn bad_devices_and_names_are_refused_with_one_line_each() {
             "set t slow.timeout=31s",
             "1s to 30s, such as 2s (default: 2s)",
         ),
-        ("set t rebuild.min=1", "bytes a second and device"),
+        (
+            "set t rebuild.min=1",
+            "bytes a second and device, at least 64K",
+        ),
+        ("set t rebuild.mni=1M", "did you mean 'rebuild.min'?"),
         ("set t spare=two", "a number of devices, such as 1"),
         ("set t spare=9", "devices in each group"),
         (

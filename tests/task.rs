@@ -151,3 +151,35 @@ fn a_rebalance_is_paused_and_cancelled() {
     daemon.ok(&["remove", "t", "3", "-w"]);
     read(&daemon);
 }
+
+#[test]
+fn a_setting_says_what_it_is_and_goes_back_to_its_default() {
+    let daemon = Daemon::start("settings");
+    daemon.create("t", "ec2+1", 3, "64M", &[]);
+    let set = |pair: &str| daemon.ok(&["set", "t", pair]);
+    assert_eq!(
+        set("rebuild.min=100000"),
+        "t: rebuild.min=100000 (97.6K/s of each device)\n"
+    );
+    assert_eq!(set("start.wait=60"), "t: start.wait=60s (given as 60)\n");
+    assert_eq!(
+        set("rebuild.min=default"),
+        "t: rebuild.min=20M (the default)\n"
+    );
+    assert_eq!(
+        set("notify.exec=default"),
+        "t: notify.exec= (the default)\n"
+    );
+    // A minimum that nobody has set gives way; one that somebody has is not contradicted.
+    set("scrub.max=1M");
+    let (error, code) = daemon.fails(&["set", "t", "scrub.min=5M"]);
+    assert!(
+        code == 2 && error.contains("scrub.min=5M is above scrub.max=1M"),
+        "{error}"
+    );
+    set("scrub.min=1M");
+    let (error, _) = daemon.fails(&["set", "t", "scrub.max=512K"]);
+    assert!(error.contains("'ashlar set t scrub.min=512K'"), "{error}");
+    set("scrub.min=none");
+    set("scrub.max=512K");
+}

@@ -40,6 +40,7 @@ pub(super) const SET_HELP: &str = "Examples:
   ashlar set tank clean.reserve=15%
   ashlar set tank rebuild.narrow=never
   ashlar set tank accelerator=cpu
+  ashlar set tank rebuild.min=default    what it is where nobody has set it
 
 Settings:
   accelerator         where parity and missing data are computed: on a GPU where that is measured to

@@ -18,7 +18,7 @@ use crate::command::returning::named;
 use crate::command::{domains, incremental, wait};
 use crate::failure::Failure;
 use crate::print::{Context, absolute};
-use crate::units::{percent, size, size_or_exact};
+use crate::units::{percent, rate, size, size_or_exact};
 use crate::view::picture::reserved_text;
 use crate::view::{Style, count, safe, table};
 
@@ -372,13 +372,28 @@ pub(crate) fn destroy(context: &Context, args: &DestroyArgs) -> Result<(), Failu
 /// If the property or value is unknown.
 pub(crate) fn set(context: &Context, args: SetArgs) -> Result<(), Failure> {
     let (key, value) = args.pair;
-    let text = format!("{}: {key}={value}\n", args.array);
+    let array = args.array.clone();
     let reply = context.client.call_value(&Call::Set {
         array: args.array,
-        key,
-        value,
+        key: key.clone(),
+        value: value.clone(),
     })?;
-    context.print("set", &reply, || text)
+    context.print("set", &reply, || {
+        let is = reply["is"].as_str().unwrap_or(&value);
+        let bytes = is.parse().ok().filter(|_| is_rate(&key));
+        let note = match (reply["default"] == true, is == value, bytes) {
+            (true, ..) => " (the default)".to_string(),
+            (_, _, Some(bytes)) => format!(" ({} of each device)", rate(bytes)),
+            (_, true, _) => String::new(),
+            (_, false, _) => format!(" (given as {})", safe(&value)),
+        };
+        format!("{array}: {key}={}{note}\n", safe(is))
+    })
+}
+
+/// Whether a setting is a rate of background work.
+fn is_rate(key: &str) -> bool {
+    key.ends_with(".min") || key.ends_with(".max")
 }
 
 /// `get`.

@@ -118,6 +118,9 @@ struct EventsWanted {
     newest: Option<usize>,
 }
 
+/// The value that sets a setting to its default.
+const DEFAULT: &str = "default";
+
 /// How many ranges that could not be read are remembered of an array, and read again.
 const LOST_RANGES: usize = 4096;
 
@@ -132,10 +135,10 @@ impl Host {
             frontends: Frontends::new(rt, room),
             change: Lock::new(()),
             waiting: RefCell::default(),
+            awaited: RefCell::default(),
             not_served: RefCell::default(),
             manager: Manager::from_environment(),
             history: History::load(&state.dir),
-            awaited: RefCell::default(),
             actions: Actions::load(&state.dir),
             notifier: Notifier::start(),
             state,
@@ -263,6 +266,28 @@ impl Host {
         Ok(GetReply { properties })
     }
 
+    /// `set`; `default` as a value is the setting's default.
+    async fn set(&self, array: &str, key: &str, mut value: String) -> Result<Value, Failure> {
+        let member = self.member(array)?;
+        let default = settings::default_of(key).filter(|_| value == DEFAULT);
+        if let Some(default) = default {
+            default.clone_into(&mut value);
+        }
+        if !self.set_notify(&member, key, &value)? {
+            let engines = settings::engines(key);
+            settings::check_rates(&member.array, key, &value)?;
+            let set = member.array.set(&engines, &value).await;
+            set.map_err(settings::explain)?;
+            self.save_settings(key);
+        }
+        let is = self.get(array, Some(key))?.properties.into_values().next();
+        let text = format!("{key} = {}", is.as_ref().unwrap_or(&value));
+        self.tell(array, "set", None, cut_addresses(&text));
+        reply(&serde_json::json!({
+            "array": array, "key": key, "value": value, "is": is, "default": default.is_some(),
+        }))
+    }
+
     async fn change_something(self: Rc<Host>, call: Call) -> Result<Value, Failure> {
         match call {
             Call::Create(create) => reply(&self.create(create).await?),
@@ -280,18 +305,7 @@ impl Host {
                 check_confirmed(&array, confirm.as_deref())?;
                 reply(&self.destroy(&array, force).await?)
             }
-            Call::Set { array, key, value } => {
-                let member = self.member(&array)?;
-                if !self.set_notify(&member, &key, &value)? {
-                    let engines = settings::engines(&key);
-                    let set = member.array.set(&engines, &value).await;
-                    set.map_err(settings::explain)?;
-                    self.save_settings(&key);
-                }
-                let text = cut_addresses(&format!("{key} = {value}"));
-                self.tell(&array, "set", None, text);
-                reply(&serde_json::json!({ "array": array, "key": key, "value": value }))
-            }
+            Call::Set { array, key, value } => self.set(&array, &key, value).await,
             Call::DeviceWipe { device, confirm } => {
                 reply(&self.wipe_device(&device, confirm.as_deref()).await?)
             }
@@ -465,6 +479,11 @@ impl Host {
         }
         let waiting = self.waiting.borrow();
         match waiting.iter().find(|(known, _)| known.name == name) {
+            Some((known, reason)) if self.awaited.borrow().contains_key(&known.uuid) => {
+                Err(Failure::not_found(format!(
+                    "array {name} is not imported yet: {reason}; 'ashlar wait {name}' waits for it"
+                )))
+            }
             Some((_, reason)) => Err(Failure::not_found(format!(
                 "array {name} could not be imported: {reason}"
             ))),
@@ -479,11 +498,6 @@ impl Host {
     /// # Errors
     /// If the state directory cannot be written; the array is added all the same.
     pub(crate) fn insert(self: &Rc<Host>, member: Rc<Member>) -> Result<(), Failure> {
-            Some((known, reason)) if self.awaited.borrow().contains_key(&known.uuid) => {
-                Err(Failure::not_found(format!(
-                    "array {name} is not imported yet: {reason}; 'ashlar wait {name}' waits for it"
-                )))
-            }
         let name = member.array.name();
         self.follow_events(&member, Rc::downgrade(self));
         self.look_for_lost(&member);
