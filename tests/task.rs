@@ -183,3 +183,31 @@ fn a_setting_says_what_it_is_and_goes_back_to_its_default() {
     set("scrub.min=none");
     set("scrub.max=512K");
 }
+
+#[test]
+fn a_rebuild_that_is_delayed_says_for_how_long() {
+    let daemon = created("delay", "ec2+2", 6);
+    daemon.ok(&["set", "t", "rebuild.delay=10m"]);
+    daemon.ok(&["export", "t"]);
+    std::fs::rename(daemon.path("t-1.img"), daemon.path("t-1.away")).unwrap();
+    std::fs::write(daemon.path("t-1.away"), b"").unwrap();
+    let dir = daemon.scratch.0.to_str().unwrap().to_string();
+    daemon.ok(&["import", "t", "--scan", &dir]);
+    let (state, reason) = task(&daemon, "reconstruct").unwrap();
+    assert_eq!(state, "waiting");
+    let words = ["is rebuilt in 9m", "is rebuilt in 10m00s"];
+    let says = words.iter().any(|words| reason.contains(words));
+    assert!(says && reason.contains("(rebuild.delay=10m)"), "{reason}");
+    let shown = daemon.ok(&["status", "t"]);
+    assert!(shown.contains("(rebuild.delay=10m)"), "{shown}");
+    // Without one it begins, and ends with what was waited for.
+    daemon.ok(&["set", "t", "rebuild.delay=0s"]);
+    let said = daemon.ok(&["wait", "t", "--for", "rebuild"]);
+    assert!(said.contains("rebuild"), "{said}");
+    let said = daemon.ok(&["wait", "t", "--for", "rebuild"]);
+    assert_eq!(
+        said,
+        "t: no rebuild left to wait for; the array is optimal\n"
+    );
+    read(&daemon);
+}

@@ -3,17 +3,17 @@
 //! **Invariants**: returns success only when the daemon said that nothing of these kinds is left to
 //! do; what is left and cannot go on by itself is a failure that says why.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ashlar_engine::status::ArrayStatus;
 
-use crate::api::{Call, WaitReply};
+use crate::api::{Call, StatusReply, WaitReply};
 use crate::failure::Failure;
 use crate::print::Context;
 use crate::units::duration;
 use crate::view::picture::{state_word, task_line, work_word};
 use crate::view::progress::Progress;
-use crate::view::{Style, Tone, safe};
+use crate::view::{self, Style, Tone, safe};
 
 /// `wait`.
 ///
@@ -21,15 +21,28 @@ use crate::view::{Style, Tone, safe};
 /// If the daemon cannot be asked, the array goes away, or the work goes on only when the operator acts.
 pub(crate) fn wait(context: &Context, array: &str, kinds: &[String]) -> Result<(), Failure> {
     let started = Instant::now();
-    let reply = until_done(context, array, kinds)?;
+    let (reply, waited) = until_done(context, array, kinds)?;
     context.print("wait", &reply, || {
         let word = reply.array.as_ref().map_or("", |a| state_word(a.state).0);
-        let took = duration(started.elapsed().as_secs());
-        format!("{array}: done after {took}, {}\n", word.to_lowercase())
+        let took = waited.then(|| duration(started.elapsed().as_secs()));
+        format!("{array}: {}\n", ended(kinds, took, &word.to_lowercase()))
     })
 }
 
-/// The same, which prints progress only.
+/// How a wait ended; `took` if there was something to wait for.
+fn ended(kinds: &[String], took: Option<String>, state: &str) -> String {
+    let words: Vec<&str> = kinds.iter().map(|kind| work_word(kind)).collect();
+    let of = match words.as_slice() {
+        [] => "background work".to_string(),
+        words => words.join(", "),
+    };
+    match took {
+        Some(took) => format!("{of} done after {took}; the array is {state}"),
+        None => format!("no {of} left to wait for; the array is {state}"),
+    }
+}
+
+/// The same, which prints progress only; with whether there was something to wait for.
 ///
 /// # Errors
 /// As [`wait`].
@@ -37,8 +50,10 @@ pub(crate) fn until_done(
     context: &Context,
     array: &str,
     kinds: &[String],
-) -> Result<WaitReply, Failure> {
+) -> Result<(WaitReply, bool), Failure> {
     let mut progress = Progress::new(context.json);
+    let started = Instant::now();
+    let mut waited = false;
     loop {
         let call = Call::Wait {
             array: array.to_string(),
@@ -54,35 +69,83 @@ pub(crate) fn until_done(
                      what to do",
                     safe(why)
                 ))),
-                None => Ok(reply),
+                None => Ok((reply, waited || started.elapsed() >= LONG)),
             };
         }
+        waited = true;
         progress.show(&match &reply.array {
             Some(status) => present(status, kinds),
-            None => format!("{array}: waiting for its devices"),
+            None => awaited(context, array),
         });
+    }
+}
+
+/// An answer that took so long was waited for.
+const LONG: Duration = Duration::from_millis(100);
+
+/// What an array that is not imported yet waits for.
+fn awaited(context: &Context, array: &str) -> String {
+    let reply = context.client.call(&Call::Status { array: None });
+    let reply: StatusReply = reply.unwrap_or_default();
+    let known = reply.not_imported.iter().find(|n| n.name == array);
+    match known.and_then(|known| known.waits) {
+        Some(waits) => format!(
+            "{array}: waiting for its devices: {}",
+            view::awaited(&waits)
+        ),
+        None => format!("{array}: waiting for its devices"),
     }
 }
 
 fn present(array: &ArrayStatus, kinds: &[String]) -> String {
     let wanted = |kind: &String| kinds.is_empty() || kinds.contains(kind);
-    let task = array
+    let mut tasks = array
         .tasks
         .iter()
-        .find(|t| wanted(&t.kind) && t.state != "done");
-    match task {
-        Some(task) => {
-            let style = Style {
-                color: false,
-                ..Style::detect(false)
-            };
-            let line = task_line(task, style, Tone::Good);
-            let why = match task.reason.as_str() {
-                "" => String::new(),
-                reason => format!(": {}", safe(reason)),
-            };
-            format!("{}: {} {line}{why}", array.name, work_word(&task.kind))
-        }
-        None => format!("{}: waiting", array.name),
+        .filter(|t| wanted(&t.kind) && t.state != "done");
+    let Some(task) = tasks.next() else {
+        return format!("{}: waiting", array.name);
+    };
+    let (name, work) = (&array.name, work_word(&task.kind));
+    let others = match tasks.count() {
+        0 => String::new(),
+        n => format!(" (and {n} more)"),
+    };
+    let reason = safe(&task.reason);
+    if task.state != "running" && !reason.is_empty() {
+        return format!("{name}: {work} {}{others}: {reason}", task.state); // a bar would stand still
+    }
+    let style = Style {
+        color: false,
+        ..Style::detect(false)
+    };
+    let line = task_line(task, style, Tone::Good);
+    let why = match reason.as_str() {
+        "" => String::new(),
+        reason => format!(": {reason}"),
+    };
+    format!("{name}: {work} {line}{others}{why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_says_what_was_waited_for() {
+        let kinds = ["reconstruct".to_string(), "scrub".to_string()];
+        let took = || Some("1m05s".to_string());
+        assert_eq!(
+            ended(&kinds, took(), "optimal"),
+            "rebuild, scrub done after 1m05s; the array is optimal"
+        );
+        assert_eq!(
+            ended(&[], took(), "degraded"),
+            "background work done after 1m05s; the array is degraded"
+        );
+        assert_eq!(
+            ended(&kinds[..1], None, "optimal"),
+            "no rebuild left to wait for; the array is optimal"
+        );
     }
 }

@@ -18,6 +18,8 @@ pub(crate) struct Watched {
     pub(super) lost: bool,
     /// Devices that are slow, and those that take no writes.
     pub(super) odd: BTreeSet<(u16, &'static str)>,
+    /// Devices that are out of use and expected back, and when that was first seen.
+    pub(crate) away: BTreeMap<u16, Nanos>,
     /// Volumes that refuse writes, and since when.
     pub(super) refusing: Vec<(String, u64)>,
     /// How far changes to volumes had come when what they take was last counted, and when that was.

@@ -157,6 +157,26 @@ pub(crate) fn clean_reserve(array: &Array) -> u64 {
     value.trim_end_matches('%').parse().unwrap_or(0)
 }
 
+/// How many seconds what lies on a device that is expected back is not rebuilt, and how that is set.
+pub(super) fn rebuild_delay(array: &Array) -> (u64, String) {
+    let value = array.get(Some("reconstruct.delay")).unwrap_or_default();
+    let value = value.into_iter().next().unwrap_or_default();
+    let value = shown(value).1;
+    (seconds(&value), value)
+}
+
+/// A time as the engine has checked it.
+fn seconds(value: &str) -> u64 {
+    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &value[digits.len()..] {
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => 1,
+    };
+    digits.parse::<u64>().unwrap_or(0).saturating_mul(unit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,6 +229,9 @@ mod tests {
             ("colour", None),
         ] {
             assert_eq!(meant(asked).as_deref(), name, "{asked}");
+        }
+        for (value, expected) in [("10m", 600), ("90", 90), ("5s", 5), ("24h", 86_400)] {
+            assert_eq!(seconds(value), expected, "{value}");
         }
         assert_eq!(default_of("rebuild.delay"), Some("10m"));
         assert_eq!(default_of("notify.exec"), Some(""));

@@ -5,12 +5,18 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ashlar_engine::status::ArrayStatus;
+use ashlar_engine::status::{ArrayStatus, DeviceState, DeviceStatus};
+use ashlar_rt::SECOND;
 
+use super::settings::rebuild_delay;
 use super::{Host, Member, clean_reserve};
 use crate::api::{NotImported, Reserved, StatusReply, VolumeNote};
 use crate::failure::Failure;
+use crate::units::duration;
 use crate::view::advice::{advice, of_drives};
+
+/// How the engine says that a rebuild waits.
+const DELAYED: &str = "once rebuild.delay has passed";
 
 impl Host {
     pub(super) async fn status(&self, array: Option<&str>) -> Result<StatusReply, Failure> {
@@ -91,11 +97,39 @@ impl Host {
             let found = |f| self.frontends.found_at(&status.name, &volume.name, f);
             volume.frontends = volume.frontends.iter().map(found).collect();
         }
+        self.tell_delay(member, &mut status);
         status.attention = advice(&status);
         let hardware = self.hardware_of(&status);
         status.attention.extend(of_drives(&status, &hardware));
         self.note_lost(member, &status);
         status
+    }
+
+    /// Has a rebuild that waits for a device to come back say for how long it still does.
+    fn tell_delay(&self, member: &Member, status: &mut ArrayStatus) {
+        let now = self.rt.now();
+        let away = |d: &&DeviceStatus| matches!(d.state, DeviceState::Missing | DeviceState::Slow);
+        let away: Vec<u16> = status
+            .devices
+            .iter()
+            .filter(away)
+            .map(|d| d.index)
+            .collect();
+        let mut watched = member.watched.borrow_mut();
+        watched.away.retain(|index, _| away.contains(index));
+        for index in away {
+            watched.away.entry(index).or_insert(now);
+        }
+        let (delay, setting) = rebuild_delay(&member.array);
+        let ends = watched.away.values().map(|since| since + delay * SECOND);
+        let Some(end) = ends.filter(|end| *end > now).min() else {
+            return;
+        };
+        let left = duration((end - now).div_ceil(SECOND));
+        for task in &mut status.tasks {
+            let words = format!("in {left} (rebuild.delay={setting})");
+            task.reason = task.reason.replace(DELAYED, &words);
+        }
     }
 
     /// What the engine does not tell of an array's volumes.
