@@ -12,7 +12,7 @@ use ashlar_format::root::Root;
 use ashlar_format::slot::{SegmentKind, SlotEntry, TablePage};
 use ashlar_format::summary::{self, Row, SummaryId};
 use ashlar_format::superblock::Superblock;
-use ashlar_rt::{Rt, SECOND};
+use ashlar_rt::{MILLISECOND, Rt, SECOND};
 
 use crate::common::{
     BLOCK, DISK, SIZE, create, devices, fill, geometry, read, refs, small, story, volume, without,
@@ -229,6 +229,32 @@ fn what_was_damaged_is_found_and_repaired() {
             assert_eq!(array.scrubs().last(), Some(&again));
         });
     }
+}
+
+/// It rests again and again: what it has found and repaired is told, and once.
+#[test]
+fn a_pause_forgets_nothing() {
+    let disks = devices(6, 2 * DISK);
+    story(async move |rt| {
+        written(&rt, &disks, "ec4+2").await;
+        let array = import(&rt, refs(&disks)).await;
+        let injected = damage(&rt, &disks, &[1, 4], SegmentKind::Data);
+        array.set("scrub.max", "1M").await.unwrap();
+        array.scrub(ALL).await.unwrap();
+        let mut rests = 0;
+        while array.scrubs().last().unwrap().state != "done" {
+            rt.sleep(20 * MILLISECOND).await;
+            if array.scrub(ScrubChange::Pause).await.is_ok() {
+                rt.sleep(SECOND).await;
+                array.scrub(ScrubChange::Resume).await.unwrap();
+                rests += 1;
+            }
+        }
+        let report = array.scrubs().pop().unwrap();
+        assert!(rests > 5, "{rests} times");
+        assert_eq!(wrong(&report), injected);
+        assert_eq!(report.found, report.repaired);
+    });
 }
 
 /// Superblocks, roots, tables and the journal of devices.

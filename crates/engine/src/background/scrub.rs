@@ -6,8 +6,8 @@
 //! Invariants:
 //! - Only what a record named before it was read is judged.
 //! - A fault counts against the device that it lies on, as failed reads or as wrong bytes (P6), once a scrub.
-//! - What is found is told together with the cursor that has passed it; what was looked at of segments that were not
-//!   looked at whole is forgotten.
+//! - What is found is told together with the cursor that has passed it. Segments that were not looked at whole are looked
+//!   at again, and those after them: of these what was repaired is told at once.
 //! - While data lacks redundancy that can be restored, it waits: rebuild comes first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -39,27 +39,31 @@ const REPAIRED_AT_ONCE: usize = 4096;
 const BYTES_AT_ONCE: u64 = 512 << 20;
 const PIECES: usize = 4;
 
-/// Counts of a part of a device: of blocks it did not give, of wrong ones, and of both those repaired.
+/// Counts of a part of a device: of blocks it did not give and of wrong ones, those that stay so and those repaired.
 #[derive(Default)]
-struct Tally(BTreeMap<(u16, Part), [u64; 3]>);
+struct Tally(BTreeMap<(u16, Part), [[u64; 2]; 2]>);
 
 impl Tally {
     /// One more.
     fn add(&mut self, device: u16, part: Part, found: Found, repaired: bool) {
         let counts = self.0.entry((device, part)).or_default();
-        counts[usize::from(found == Found::Wrong)] += 1;
-        counts[2] += u64::from(repaired);
+        counts[usize::from(found == Found::Wrong)][usize::from(repaired)] += 1;
     }
 
     /// All of another.
     fn take(&mut self, other: Tally) {
         for (key, more) in other.0 {
             let counts = self.0.entry(key).or_default();
-            counts
-                .iter_mut()
-                .zip(more)
+            let all = counts.as_flattened_mut().iter_mut();
+            all.zip(more.as_flattened())
                 .for_each(|(sum, more)| *sum += more);
         }
+    }
+
+    /// Forgets what stays bad.
+    fn keep_repaired(&mut self) {
+        self.0.values_mut().flatten().for_each(|c| c[0] = 0);
+        self.0.retain(|_, counts| counts.iter().any(|c| c[1] > 0));
     }
 }
 
@@ -131,7 +135,13 @@ impl Background {
             let skips = planted::on(Bug::ScrubSkips).then(|| (0, 0, Tally::default()));
             let Some((bytes, skipped, tally)) = looked.or(skips) else {
                 for (_, look) in looking {
-                    look.await; // it is forgotten
+                    let looked = look.await.filter(|_| self.home.scrubs.is_open(&aim));
+                    let Some((_, _, mut tally)) = looked else {
+                        continue;
+                    };
+                    // It is looked at again, which does not find what was repaired.
+                    tally.keep_repaired();
+                    self.home.scrubbed(None, self.seen(tally, (0, 0)));
                 }
                 return;
             };
@@ -155,13 +165,14 @@ impl Background {
     }
 
     fn seen(&self, tally: Tally, bytes: (u64, u64)) -> Seen {
-        let finding = |((device, part), counts): ((u16, Part), [u64; 3])| Finding {
+        type Counts = ((u16, Part), [[u64; 2]; 2]);
+        let finding = |((device, part), [unreadable, wrong]): Counts| Finding {
             device,
             uuid: self.core.member(device).uuid(),
             part,
-            unreadable: counts[0],
-            wrong: counts[1],
-            repaired: counts[2],
+            unreadable: unreadable.iter().sum(),
+            wrong: wrong.iter().sum(),
+            repaired: unreadable[1] + wrong[1],
         };
         Seen {
             bytes,
