@@ -147,7 +147,7 @@ pub struct Segment {
     pub image_behind: Cell<Option<u64>>,
     /// Live data blocks.
     pub live: RefCell<Bitmap>,
-    /// Blocks that stripes written by this process leave empty, as the next volume block did not fit.
+    /// Blocks that stripes written by this process leave empty, as volume blocks of that size do not fill a stripe.
     pub padding: Cell<u32>,
     /// Its record in the liveness tree.
     pub record: Cell<u32>,

@@ -59,8 +59,10 @@ impl Shard {
             if stripe.room() >= pieces {
                 return Ok(());
             }
-            let padding = &stripe.segment.padding;
-            padding.set(padding.get() + stripe.room());
+            // Not what a block of another size would have filled: such stripes are packed better when they are moved.
+            let segment = &stripe.segment;
+            let rest = stripe.room().min(segment.geometry.stripe_blocks() % pieces);
+            segment.padding.set(segment.padding.get() + rest);
         }
         self.close(stream);
         let mut wanted_row = stream.open_segments().max(1);
