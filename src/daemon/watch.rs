@@ -30,6 +30,8 @@ const GIVE_BACK: u32 = 10;
 const COUNT_EVERY: Nanos = 60 * SECOND;
 /// How long a volume that accepts writes again is not trusted: others may still be refused.
 const STILL_REFUSING: Nanos = 30 * SECOND;
+/// With so many bytes free a volume that refused writes accepts them again, though none has come since.
+const ENOUGH_ROOM: u64 = 16 << 20;
 /// How often what is wrong with an array is told again.
 const REMIND_EVERY: Nanos = 24 * 3600 * SECOND;
 
@@ -58,8 +60,7 @@ impl Host {
                 let open = || members.iter().filter(|m| m.array.is_open());
                 for member in open() {
                     host.count_used_space(member);
-                    let name = member.array.name();
-                    host.tell_refusals(&name, &mut member.watched.borrow_mut());
+                    host.tell_refusals(member, &mut member.watched.borrow_mut());
                 }
                 let began = rt.now();
                 if began < next {
@@ -170,16 +171,16 @@ impl Host {
             self.tell(name, kind, Some(*index), text);
         }
         watched.odd = odd;
-        self.tell_refusals(name, &mut watched);
+        self.tell_refusals(member, &mut watched);
     }
 
-    fn tell_refusals(&self, name: &str, watched: &mut Watched) {
-        let now = self.rt.now();
-        let recent = |at: Nanos| now < at + STILL_REFUSING;
+    fn tell_refusals(&self, member: &Member, watched: &mut Watched) {
+        let (name, now) = (&member.array.name(), self.rt.now());
         let refused = self.frontends.refused(name);
+        let is_full = || member.array.room_for(4096) < ENOUGH_ROOM;
         let refused: Vec<String> = refused
             .into_iter()
-            .filter(|r| recent(r.last) || r.accepted < r.last)
+            .filter(|r| still_refuses(r.last, r.accepted, now, is_full))
             .map(|r| r.volume)
             .collect();
         for volume in &refused {
@@ -221,6 +222,11 @@ impl Host {
         }
         all
     }
+}
+
+/// Whether a volume still refuses writes that refused one last and accepted one at these times.
+fn still_refuses(last: Nanos, accepted: Nanos, now: Nanos, is_full: impl Fn() -> bool) -> bool {
+    now < last + STILL_REFUSING || accepted < last && is_full()
 }
 
 fn kind_of(state: ArrayState) -> &'static str {
@@ -267,4 +273,23 @@ fn odd_devices(status: &ArrayStatus) -> BTreeSet<(u16, &'static str)> {
         _ => None,
     });
     odd.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_with_room_again_accepts_writes_though_none_has_come() {
+        const S: Nanos = SECOND;
+        for (accepted, now, full, still) in [
+            (0, 10 * S + STILL_REFUSING - 1, false, true),
+            (0, 10 * S + STILL_REFUSING, false, false),
+            (0, 10 * S + STILL_REFUSING, true, true),
+            (11 * S, 10 * S + STILL_REFUSING, true, false),
+            (11 * S, 11 * S, false, true),
+        ] {
+            assert_eq!(still_refuses(10 * S, accepted, now, || full), still);
+        }
+    }
 }
