@@ -139,6 +139,8 @@ pub struct World {
     pub trace: Rc<Trace>,
     /// Set when the operator accepted that data is lost.
     pub loose: Cell<bool>,
+    /// Set when the operator asked for spare space: volumes have less.
+    pub spared: Cell<bool>,
     failure: RefCell<Option<String>>,
     pub(crate) next_volume: Cell<u16>,
     /// Every volume that ever had a name.
@@ -301,6 +303,7 @@ impl World {
             budget: RefCell::new(Budget::of(&config)),
             trace,
             loose: Cell::new(false),
+            spared: Cell::new(false),
             failure: RefCell::default(),
             next_volume: Cell::new(1),
             names: RefCell::default(),
@@ -371,7 +374,7 @@ impl World {
     pub fn thin_fits(&self) -> bool {
         let others = &self.config.weights;
         let all_there = self.budget.borrow().leaving.is_empty();
-        self.config.full_thin && others.create + others.set == 0 && all_there
+        self.config.full_thin && others.create + others.set == 0 && all_there && !self.spared.get()
     }
 
     /// A new identity for a write.
