@@ -301,8 +301,10 @@ fn an_array_that_has_stopped_is_exported_at_once() {
     let output = daemon.run(&["export", &array]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{said}");
+    assert!(said.contains("could not be kept"), "{said}");
     assert!(!Path::new(&format!("/dev/ashlar/{array}/v")).exists());
     let told = daemon.ok(&["events", &array]);
+    assert!(told.contains("writes-lost"), "{told}");
     assert!(!told.contains("losetup"), "{told}");
 }
 

@@ -16,6 +16,7 @@ use crate::daemon::find::{Devices, Seen, complete, copies, counted, counts, name
 use crate::daemon::host::{Host, Member, explain, failure_of};
 use crate::daemon::missing::not_here;
 use crate::daemon::open::{Access, on_thread};
+use crate::daemon::stopping::and_left;
 use crate::failure::{Failure, Kind};
 use crate::view;
 
@@ -351,9 +352,10 @@ impl Host {
             Err(error @ ashlar_engine::Error::Closed) => {
                 tracing::warn!(array = name, "stopped before it was exported: {error}");
             }
-            Err(error) => return Err(failure_of(error)),
+            Err(error) => return Err(and_left(failure_of(error), &stopped.left)),
         }
-        self.remove(name)?;
+        let removed = self.remove(name);
+        removed.map_err(|failure| and_left(failure, &stopped.left))?;
         // What it took, which the allocator would keep; its tasks let go of it a moment later.
         let rt = self.rt.clone();
         self.rt.spawn(async move {
@@ -371,9 +373,10 @@ impl Host {
         let members: Vec<Rc<Member>> = self.arrays.borrow().values().cloned().collect();
         for member in members {
             let name = member.array.name();
-            let stopped = self.frontends.stop(&name, None, None, true);
+            let stopped = self.frontends.stop(&member.array, None, None, true);
             match self.unless_hurried(stopped).await {
                 Some(Ok(stopped)) => {
+                    self.tell_lost(&member, &stopped);
                     for line in stopped.left {
                         tracing::warn!(array = name, "{line}");
                     }

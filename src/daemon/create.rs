@@ -181,7 +181,7 @@ impl Host {
         match finished.await {
             Ok(attached) => Ok((self.status_of(&member).await, attached)),
             Err(failure) => {
-                let _ = self.frontends.stop(&create.array, None, None, true).await;
+                let _ = self.frontends.stop(&array, None, None, true).await;
                 if let Err(error) = array.destroy().await {
                     tracing::warn!(array = create.array, %error, "an array could not be made completely, nor its \
                         devices wiped; 'ashlar create --force' takes them again");

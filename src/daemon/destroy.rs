@@ -18,6 +18,7 @@ use crate::daemon::devices;
 use crate::daemon::find::Seen;
 use crate::daemon::host::{Host, failure_of};
 use crate::daemon::open::{Access, on_thread};
+use crate::daemon::stopping::and_left;
 use crate::failure::Failure;
 
 /// How long a device is waited for that somebody has open, as udev and its like do for a moment.
@@ -44,11 +45,11 @@ impl Host {
             self.frontends.check_no_clients(name, None, None).await?;
         }
         let table = member.array.status().await.devices;
-        self.stop_frontends(&member, None, None, false).await?;
+        let stopped = self.stop_frontends(&member, None, None, false).await?;
         match member.array.destroy().await {
             // What could not be wiped is tried again below.
             Ok(()) | Err(Error::Device { .. }) => {}
-            Err(error) => return Err(failure_of(error)),
+            Err(error) => return Err(and_left(failure_of(error), &stopped.left)),
         }
         self.arrays.borrow_mut().remove(name); // its devices are looked at from here on
         let uuid = uuid_text(&member.array.uuid());

@@ -13,12 +13,12 @@ use ashlar_engine::WriteCache;
 use ashlar_engine::status::Frontend;
 use ashlar_rt::{MILLISECOND, Nanos, Rt};
 use ashlar_serve::fuse::{FuseError, FuseMount, Place};
-use ashlar_serve::loopdev::{LoopAttachment, LoopError, file_name};
+use ashlar_serve::loopdev::{LoopAttachment, file_name};
 use ashlar_serve::nbd::{Catalog, Limits, NbdListener, NbdServer};
 use ashlar_serve::{Pool, Volume};
 
 use crate::api::{Attached, FrontendSpec};
-use crate::daemon::names::{link, unlink};
+use crate::daemon::names::link;
 use crate::daemon::open::on_thread;
 use crate::daemon::served::{Seen, Served};
 use crate::failure::Failure;
@@ -26,12 +26,14 @@ use crate::failure::Failure;
 mod address;
 mod busy;
 mod look;
+mod stop;
 
 pub(crate) use address::{
     How, Rights, attach_flag, check_address, check_write_cache, shown, small_sectors, spec, stored,
     under_name,
 };
 use address::{NbdAt, nbd_address, rights};
+pub(crate) use stop::Stopped;
 
 /// How long a client that has just closed its connection may take to be gone.
 const LEAVING: Nanos = 500 * MILLISECOND;
@@ -46,15 +48,6 @@ pub(crate) struct Room {
     pub(crate) pool: Rc<Pool>,
     /// Their descriptors are below this number.
     pub(crate) descriptors: i32,
-}
-
-/// What was stopped.
-#[derive(Debug, Default)]
-pub(crate) struct Stopped {
-    /// The frontends, each with its volume.
-    pub(crate) frontends: Vec<(String, Frontend)>,
-    /// What the operator has still to do, or to know, about devices taken away, one line each.
-    pub(crate) left: Vec<String>,
 }
 
 /// What runs.
@@ -340,61 +333,6 @@ impl Frontends {
         }
     }
 
-    /// Stops frontends of an array: of one volume or of all, these or all. Those of the kernel, which
-    /// can refuse, come before those that cut off whoever is connected.
-    ///
-    /// # Errors
-    /// If a client still uses one; with what was stopped before. With `force` never for that reason.
-    pub(crate) async fn stop(
-        &self,
-        array: &str,
-        volume: Option<&str>,
-        which: Option<&[Frontend]>,
-        force: bool,
-    ) -> Result<Stopped, (Stopped, Failure)> {
-        let mut wanted: Vec<(bool, Name, Frontend)> = Vec::new();
-        for (name, list) in self.running.borrow().iter() {
-            if name.0 != array || volume.is_some_and(|v| name.1 != v) {
-                continue;
-            }
-            for r in list {
-                if which.is_none_or(|w| w.contains(&r.stored)) {
-                    let cuts_off = matches!(r.handle, Handle::Nbd { .. });
-                    wanted.push((cuts_off, name.clone(), r.stored.clone()));
-                }
-            }
-        }
-        wanted.sort_by_key(|(cuts_off, ..)| *cuts_off);
-        let mut stopped = Stopped::default();
-        if !force && let Err(failure) = self.check_not_held(&wanted).await {
-            return Err((stopped, failure));
-        }
-        for (_, name, stored) in wanted {
-            let Some(Running { handle, seen, .. }) = self.take(&name, &stored) else {
-                continue;
-            };
-            match self.stop_handle(&name, handle, force).await {
-                Ok(left) => stopped.left.extend(left),
-                Err((handle, failure)) => {
-                    let running = Running {
-                        stored,
-                        handle,
-                        seen,
-                    };
-                    self.running
-                        .borrow_mut()
-                        .entry(name)
-                        .or_default()
-                        .push(running);
-                    return Err((stopped, failure));
-                }
-            }
-            stopped.frontends.push((name.1, stored));
-        }
-        self.mounts.borrow_mut().retain(|m| !m.has_ended()); // they hold their volumes
-        Ok(stopped)
-    }
-
     fn take(&self, name: &Name, stored: &Frontend) -> Option<Running> {
         let mut running = self.running.borrow_mut();
         let list = running.get_mut(name)?;
@@ -458,63 +396,15 @@ impl Frontends {
                 Failure::broken(format!("{name}: cannot be attached as a loop device: {e}"))
             })?;
         match LoopAttachment::attach(&mount, name, small).await {
-            Ok(device) => Ok((mount, device)),
+            Ok(device) => {
+                self.leaving.borrow_mut().remove(device.device()); // the kernel gives a name again
+                Ok((mount, device))
+            }
             Err(error) => {
                 mount.abort().await;
                 Err(Failure::broken(format!("{name}: {error}")))
             }
         }
-    }
-
-    async fn stop_handle(
-        &self,
-        name: &Name,
-        handle: Handle,
-        force: bool,
-    ) -> Result<Option<String>, (Handle, Failure)> {
-        let mut left = None;
-        let volume = format!("{}/{}", name.0, name.1);
-        match &handle {
-            Handle::Nbd { address } => self.stop_nbd(address, &volume).await,
-            Handle::Fuse(mount) => {
-                if let Err(error) = mount.unmount().await {
-                    if !force {
-                        let failure = Self::not_unmounted(&volume, mount.path(), &error).await;
-                        return Err((handle, failure));
-                    }
-                    mount.abort().await;
-                }
-            }
-            Handle::Loop {
-                mount,
-                device,
-                link,
-            } => {
-                let detached = device.detach(!force).await;
-                match detached {
-                    Ok(()) => {}
-                    // The device is gone all the same: there is nothing to be tried again.
-                    Err(LoopError::Flush(error)) => {
-                        let error = Failure::broken(error.to_string()); // without its number
-                        left = Some(format!(
-                            "{volume}: what was written to {link} last could not be kept ({error})"
-                        ));
-                    }
-                    Err(error) if force => {
-                        tracing::warn!(volume, "detached while in use: {error}");
-                        left = release(device).await;
-                    }
-                    Err(error) => {
-                        let failure = self.not_detached(&volume, link, device, &error).await;
-                        return Err((handle, failure));
-                    }
-                }
-                // Nobody else can reach a hidden file: what is left of its session may end.
-                mount.abort().await;
-                unlink(Path::new(link), device.device());
-            }
-        }
-        Ok(left)
     }
 
     /// Ends the sessions of all kernel frontends, also of those that are being stopped: whatever waits
@@ -540,21 +430,6 @@ impl Frontends {
         let running = self.running.borrow();
         let mut all = running.values().flatten();
         all.any(|r| matches!(r.handle, Handle::Loop { .. } | Handle::Fuse(_)))
-    }
-}
-
-/// Leaves a loop device to its users; what the operator has to do then.
-async fn release(device: &LoopAttachment) -> Option<String> {
-    let at = device.device().display();
-    match device.release().await {
-        Ok(true) => None,
-        Ok(false) => Some(format!(
-            "{at} is still in use: every access to it fails from now on; 'umount {at}', or stop the program that \
-             has it open, and it disappears"
-        )),
-        Err(error) => Some(format!(
-            "{at} could not be removed: {error}; 'losetup -d {at}' removes it"
-        )),
     }
 }
 

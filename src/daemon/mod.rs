@@ -45,6 +45,7 @@ pub(crate) mod severity;
 pub(crate) mod signals;
 mod smartctl;
 pub(crate) mod state;
+mod stopping;
 mod storage;
 mod task;
 mod trim;

@@ -67,6 +67,7 @@ const KINDS: &[(&str, Severity)] = &[
     ("work-paused", Severity::Warning),
     ("work-resumed", Severity::Info),
     ("writes-accepted", Severity::Info),
+    ("writes-lost", Severity::Critical),
     ("writes-refused", Severity::Critical),
     ("writes-wait", Severity::Critical),
 ];

@@ -14,8 +14,9 @@ use crate::api::{
     Attached, Call, FrontendSpec, NotServed, Rights, VolumeCreate, VolumeDestroy, check_confirmed,
 };
 use crate::daemon::devices::check_name;
-use crate::daemon::frontends::{self, How, Stopped};
+use crate::daemon::frontends::{self, How};
 use crate::daemon::host::{Host, Member, failure_of, reply};
+use crate::daemon::stopping::and_left;
 use crate::failure::Failure;
 use crate::units::{as_given, size};
 
@@ -114,13 +115,16 @@ impl Host {
             let clients = self.frontends.check_no_clients(&name.array, volume, None);
             clients.await?;
         }
+        if !member.array.is_open() {
+            return Err(failure_of(ashlar_engine::Error::Closed)); // before anything is stopped for it
+        }
         let mut stopped = self
             .stop_frontends(&member, Some(&name.volume), None, name.force)
             .await?;
         let left = std::mem::take(&mut stopped.left);
         if let Err(error) = member.array.volume_destroy(&name.volume).await {
             self.serve_again(&member, stopped).await;
-            return Err(failure_of(error));
+            return Err(and_left(failure_of(error), &left));
         }
         reply(&json!({ "array": name.array, "volume": name.volume, "left": left }))
     }
@@ -200,7 +204,10 @@ impl Host {
             kept.push(stored.clone());
             if let Err(error) = member.array.set_frontends(volume, kept).await {
                 let one = Some(std::slice::from_ref(&stored));
-                let stopped = self.frontends.stop(array, Some(volume), one, true).await;
+                let stopped = self
+                    .frontends
+                    .stop(&member.array, Some(volume), one, true)
+                    .await;
                 if let Err((_, failure)) = stopped {
                     tracing::warn!("{failure}");
                 }
@@ -248,12 +255,22 @@ impl Host {
         let mut stopped = self
             .stop_frontends(&member, Some(volume), Some(&gone), force)
             .await?;
-        let in_use = std::mem::take(&mut stopped.left);
-        if !member.read_only
-            && let Err(error) = member.array.set_frontends(volume, left).await
-        {
-            self.serve_again(&member, stopped).await;
-            return Err(failure_of(error));
+        let mut in_use = std::mem::take(&mut stopped.left);
+        let kept = match member.read_only {
+            true => Ok(()),
+            false => member.array.set_frontends(volume, left).await,
+        };
+        match kept {
+            Ok(()) => {}
+            // What is detached from it stays so: nobody could be served.
+            Err(ashlar_engine::Error::Closed) => in_use.push(format!(
+                "{array}/{volume}: the array has stopped and cannot keep that this is detached; it is attached again \
+                 when the array is imported"
+            )),
+            Err(error) => {
+                self.serve_again(&member, stopped).await;
+                return Err(and_left(failure_of(error), &in_use));
+            }
         }
         for frontend in &gone {
             self.forget_not_served(array, volume, frontend);
@@ -304,40 +321,8 @@ impl Host {
         }
     }
 
-    /// Stops frontends of an array: of one volume or of all, these or all. Either all of them stop, or
-    /// all go on serving.
-    ///
-    /// # Errors
-    /// If a client still uses one.
-    pub(crate) async fn stop_frontends(
-        &self,
-        member: &Member,
-        volume: Option<&str>,
-        which: Option<&[Frontend]>,
-        force: bool,
-    ) -> Result<Stopped, Failure> {
-        let array = member.array.name();
-        match self.frontends.stop(&array, volume, which, force).await {
-            Ok(stopped) => Ok(stopped),
-            Err((stopped, failure)) => {
-                self.serve_again(member, stopped).await;
-                Err(failure)
-            }
-        }
-    }
-
-    /// Serves again what was stopped for a change that then could not be made.
-    async fn serve_again(&self, member: &Member, stopped: Stopped) {
-        let array = member.array.name();
-        for (volume, stored) in stopped.frontends {
-            if let Err(failure) = self.serve(member, &array, &volume, &stored).await {
-                self.say_not_served(&array, &volume, &stored, &failure);
-            }
-        }
-    }
-
     /// Keeps for `status` why a frontend does not serve; the line that says so.
-    fn say_not_served(
+    pub(super) fn say_not_served(
         &self,
         array: &str,
         volume: &str,
@@ -388,7 +373,7 @@ impl Host {
         });
     }
 
-    async fn serve(
+    pub(super) async fn serve(
         &self,
         member: &Member,
         array: &str,

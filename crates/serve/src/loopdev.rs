@@ -55,8 +55,13 @@ pub enum LoopError {
     #[error("a process still has the loop device open: it disappears when that process closes it")]
     StillOpen,
     /// What was written last could not be written to the volume.
-    #[error("the last writes to the loop device failed ({0}): see 'ashlar status'")]
-    Flush(io::Error),
+    #[error("the last writes to the loop device failed ({error}): see 'ashlar status'")]
+    Flush {
+        /// Why.
+        error: io::Error,
+        /// Why the device is not gone; none if it is.
+        then: Option<Box<LoopError>>,
+    },
 }
 
 /// A loop device that is attached to a mounted volume.
@@ -284,8 +289,15 @@ fn detach(device: &Path, identity: (u64, u64), times: u32) -> Result<(), LoopErr
         _ => return Ok(()), // cleared by somebody else, and perhaps attached anew
     }
     let flushed = opened.sync_all();
-    clear(opened, device, identity, CLEAR_STEPS)?;
-    flushed.map_err(LoopError::Flush)
+    let cleared = clear(opened, device, identity, CLEAR_STEPS);
+    match flushed {
+        Ok(()) => cleared,
+        // The kernel tells of it once: whatever comes of the device.
+        Err(error) => Err(LoopError::Flush {
+            error,
+            then: cleared.err().map(Box::new),
+        }),
+    }
 }
 
 fn release(device: &Path, identity: (u64, u64)) -> Result<bool, LoopError> {
