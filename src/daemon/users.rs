@@ -2,7 +2,9 @@
 //!
 //! **Invariants**: only reads below the two roots that are given; what they do not tell is no user.
 
+use std::collections::BTreeSet;
 use std::fs::Metadata;
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -15,7 +17,12 @@ pub(crate) fn user_of(sys: &Path, proc: &Path, path: &Path) -> Option<String> {
         return loop_over(sys, path);
     }
     let entry = std::fs::canonicalize(entry_of(sys, &metadata));
-    user_of_block(proc, &entry.ok()?)
+    in_words(proc, &entry.ok()?)
+}
+
+fn in_words(proc: &Path, entry: &Path) -> Option<String> {
+    let found = user_of_block(proc, &[own_mounts(proc)], entry)?;
+    Some(what_of(&found, proc))
 }
 
 /// Where sysfs has a block device.
@@ -33,53 +40,123 @@ pub(crate) fn is_write_protected(sys: &Path, path: &Path) -> bool {
     metadata.file_type().is_block_device() && text_of(&flag) == "1"
 }
 
-fn user_of_block(proc: &Path, entry: &Path) -> Option<String> {
-    let own = user_of_one(proc, entry);
-    own.or_else(|| {
-        let entries = std::fs::read_dir(entry).ok()?;
-        let mut parts: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
-        parts.retain(|path| path.join("partition").exists());
-        parts.sort();
-        parts.iter().find_map(|part| {
-            let user = user_of_one(proc, part)?;
-            Some(format!("its partition {} is {user}", name_of(part)))
-        })
+/// What uses a block device.
+enum User {
+    /// Mounts, what was mounted last first; in the mount namespace of that process, if it is not this one's.
+    Mounted(Vec<String>, Option<u32>),
+    Swap,
+    /// A device made of it, by its name in the kernel, and what device mapper calls it.
+    Above(PathBuf, String),
+}
+
+impl User {
+    fn what(&self, proc: &Path) -> String {
+        match self {
+            User::Mounted(at, process) => {
+                let at: Vec<String> = at.iter().map(|path| shown(path)).collect();
+                let at = at.join(" and ");
+                match process {
+                    None => format!("mounted at {at}"),
+                    Some(pid) => format!(
+                        "mounted at {at} in the mount namespace of {}",
+                        program(proc, *pid)
+                    ),
+                }
+            }
+            User::Swap => "in use as swap space".to_string(),
+            User::Above(device, name) if name.is_empty() => format!("part of {}", name_of(device)),
+            User::Above(device, name) => format!("part of {} ({})", name_of(device), shown(name)),
+        }
+    }
+
+    /// What ends it, of the device at `node`.
+    fn next(&self, node: &str) -> String {
+        match self {
+            User::Mounted(at, process) => {
+                let paths: Option<Vec<String>> = at.iter().map(|path| quoted(path)).collect();
+                match (paths.map(|paths| paths.join(" ")), process) {
+                    (None, _) => "unmount it".to_string(),
+                    (Some(paths), None) => format!("'umount {paths}'"),
+                    (Some(paths), Some(pid)) => format!("'nsenter -t {pid} -m umount {paths}'"),
+                }
+            }
+            User::Swap => format!("'swapoff {node}'"),
+            User::Above(device, _) if device.join("md").exists() => {
+                let device = name_of(device);
+                format!("unmount what is on it, then 'mdadm --stop /dev/{device}'")
+            }
+            User::Above(device, name) if device.join("dm").exists() => {
+                let name = Some(name.as_str()).filter(|name| !name.is_empty());
+                let name = name.and_then(quoted).unwrap_or_else(|| "NAME".to_string());
+                format!(
+                    "unmount what is on it, then deactivate it ('vgchange -an VG', 'cryptsetup close {name}' or \
+                     'dmsetup remove {name}')"
+                )
+            }
+            User::Above(device, _) => format!("stop the use of {}", name_of(device)),
+        }
+    }
+}
+
+/// The mounts of a mount namespace as the kernel lists them, and a process in it if it is not this one's.
+type Mounts = (Option<u32>, String);
+
+/// What uses a device of the kernel's, or a partition of it; the partition's name.
+fn user_of_block(proc: &Path, mounts: &[Mounts], entry: &Path) -> Option<(User, Option<String>)> {
+    if let Some(user) = user_of_one(proc, mounts, entry) {
+        return Some((user, None));
+    }
+    let entries = std::fs::read_dir(entry).ok()?;
+    let mut parts: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
+    parts.retain(|path| path.join("partition").exists());
+    parts.sort();
+    parts.iter().find_map(|part| {
+        let user = user_of_one(proc, mounts, part)?;
+        Some((user, Some(name_of(part))))
     })
 }
 
-fn user_of_one(proc: &Path, entry: &Path) -> Option<String> {
-    let node = format!("/dev/{}", name_of(entry));
-    if let Some(at) = mounted_at(proc, &text_of(&entry.join("dev")), &node) {
-        return Some(format!("mounted at {at}"));
+fn user_of_one(proc: &Path, mounts: &[Mounts], entry: &Path) -> Option<User> {
+    let (number, node) = (text_of(&entry.join("dev")), node_of(entry));
+    for (process, mounts) in mounts {
+        let mut at = mounts_in(mounts, &number, &node);
+        at.reverse(); // what was mounted last has to go first
+        at.truncate(NAMED);
+        if !at.is_empty() {
+            return Some(User::Mounted(at, *process));
+        }
     }
     let swaps = text_of(&proc.join("swaps"));
     let is_node = |line: &str| line.split_whitespace().next() == Some(&node);
     if swaps.lines().any(is_node) {
-        return Some("in use as swap space".to_string());
+        return Some(User::Swap);
     }
     let holders = std::fs::read_dir(entry.join("holders")).ok()?;
     let mut holders: Vec<PathBuf> = holders.flatten().map(|e| e.path()).collect();
     holders.sort();
-    let holder = holders.first()?;
-    Some(match text_of(&holder.join("dm/name")).as_str() {
-        "" => format!("part of {}", name_of(holder)),
-        name => format!("part of {} ({name})", name_of(holder)),
-    })
+    let holder = holders.into_iter().next()?;
+    let name = text_of(&holder.join("dm/name"));
+    Some(User::Above(holder, name))
 }
 
-/// Where the file system on a device is mounted, by the device's number or its node.
-fn mounted_at(proc: &Path, number: &str, node: &str) -> Option<String> {
-    let mounts = text_of(&proc.join("self/mountinfo"));
-    mounts_in(&mounts, number, node).into_iter().next()
+fn what_of((user, part): &(User, Option<String>), proc: &Path) -> String {
+    let what = user.what(proc);
+    match part {
+        Some(part) => format!("its partition {part} is {what}"),
+        None => what,
+    }
 }
 
-/// The same, all of them, in the text of a `mountinfo`.
+/// Where a device is mounted, by its number, in the text of a `mountinfo`. File systems of several devices have a
+/// number of their own there, and the node as their source; of others the source is whatever the mounter wrote.
 fn mounts_in(mounts: &str, number: &str, node: &str) -> Vec<String> {
     let at = |line: &str| {
         let (first, rest) = line.split_once(" - ")?;
         let fields: Vec<&str> = first.split(' ').collect();
-        let source = rest.split(' ').nth(1)?;
-        let here = fields.get(2) == Some(&number) || unescaped(source) == node;
+        let (mounted, mut of) = (*fields.get(2)?, rest.split(' '));
+        let (kind, source) = (of.next()?, of.next()?);
+        let by_source = mounted.starts_with("0:") && ["btrfs", "bcachefs"].contains(&kind);
+        let here = mounted == number || by_source && unescaped(source) == node;
         here.then(|| unescaped(fields.get(4).unwrap_or(&"?")))
     };
     mounts.lines().filter_map(at).collect()
@@ -101,57 +178,39 @@ const NAMED: usize = 3;
 /// made of it. A program that only has it open is none of these.
 pub(crate) fn hold_on(sys: &Path, proc: &Path, device: &Path) -> Option<Hold> {
     let entry = sys.join("block").join(device.file_name()?);
-    let node = device.display().to_string();
-    let number = text_of(&entry.join("dev"));
-    if number.is_empty() {
+    if text_of(&entry.join("dev")).is_empty() {
         return None;
     }
-    for (process, mounts) in namespaces(proc) {
-        let mut at = mounts_in(&mounts, &number, &node);
-        at.reverse(); // what was mounted last has to go first
-        at.truncate(NAMED);
-        if at.is_empty() {
-            continue;
-        }
-        let paths: Vec<String> = at.iter().map(|path| quoted(path)).collect();
-        let (what, umount) = (at.join(" and "), format!("umount {}", paths.join(" ")));
-        return Some(match process {
-            None => Hold {
-                what: format!("mounted at {what}"),
-                next: format!("'{umount}'"),
-            },
-            Some(pid) => Hold {
-                what: format!(
-                    "mounted at {what} in the mount namespace of {}",
-                    program(proc, pid)
-                ),
-                next: format!("'nsenter -t {pid} -m {umount}'"),
-            },
-        });
-    }
-    let what = user_of_block(proc, &entry)?;
-    let next = match what.contains("swap") {
-        true => format!("'swapoff {node}'"),
-        false => "remove that device".to_string(),
-    };
-    Some(Hold { what, next })
+    let found = user_of_block(proc, &namespaces(proc), &entry)?;
+    let node = found.1.as_ref().map(|part| format!("/dev/{part}"));
+    let node = node.unwrap_or_else(|| device.display().to_string());
+    Some(Hold {
+        what: what_of(&found, proc),
+        next: found.0.next(&node),
+    })
 }
 
 /// The mounts of every mount namespace that can be seen: of this process's first, then of others, each with the
-/// process that was found in it.
-fn namespaces(proc: &Path) -> Vec<(Option<u32>, String)> {
+/// process that was found in it. Which namespace a process is in may be hidden, its mounts are not.
+fn namespaces(proc: &Path) -> Vec<Mounts> {
     let namespace = |who: &str| std::fs::read_link(proc.join(who).join("ns/mnt")).ok();
-    let mut all = vec![(None, text_of(&proc.join("self/mountinfo")))];
-    let mut seen: Vec<PathBuf> = namespace("self").into_iter().collect();
+    let mut all = vec![own_mounts(proc)];
+    let mut seen: BTreeSet<PathBuf> = namespace("self").into_iter().collect();
+    let mut texts: BTreeSet<String> = all.iter().map(|(_, text)| text.clone()).collect();
     for pid in processes(proc) {
-        let Some(other) = namespace(&pid.to_string()).filter(|other| !seen.contains(other)) else {
+        if namespace(&pid.to_string()).is_some_and(|other| !seen.insert(other)) {
             continue;
-        };
-        seen.push(other);
+        }
         let mounts = text_of(&proc.join(pid.to_string()).join("mountinfo"));
-        all.push((Some(pid), mounts));
+        if texts.insert(mounts.clone()) {
+            all.push((Some(pid), mounts));
+        }
     }
     all
+}
+
+fn own_mounts(proc: &Path) -> Mounts {
+    (None, text_of(&proc.join("self/mountinfo")))
 }
 
 fn processes(proc: &Path) -> Vec<u32> {
@@ -166,37 +225,71 @@ fn processes(proc: &Path) -> Vec<u32> {
 fn program(proc: &Path, pid: u32) -> String {
     match text_of(&proc.join(pid.to_string()).join("comm")).as_str() {
         "" => format!("process {pid}"),
-        name => format!("process {pid} ({name})"),
+        name => format!("process {pid} ({})", shown(name)),
     }
 }
 
-/// For people: the processes, beside this one, that have the file or device at `path` open; as many as can be seen.
-pub(crate) fn openers(proc: &Path, path: &Path) -> Vec<String> {
-    let mut found = Vec::new();
+/// Who has something open.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Openers {
+    /// For people: the processes, beside this one, that can be seen.
+    pub(crate) named: Vec<String>,
+    /// For people, if what some processes have open cannot be seen: that, and what shows it.
+    pub(crate) unseen: Option<String>,
+}
+
+/// The processes that have the file or device at `path` open.
+pub(crate) fn openers(proc: &Path, path: &Path) -> Openers {
+    let (mut named, mut hidden) = (Vec::new(), false);
+    let is_hidden = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     for pid in processes(proc) {
         if pid == std::process::id() {
             continue;
         }
         let descriptors = std::fs::read_dir(proc.join(pid.to_string()).join("fd"));
-        let mut descriptors = descriptors.into_iter().flatten().flatten();
-        // The link is read, not followed: what it leads to may not answer.
-        if descriptors.any(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path)) {
-            found.push(program(proc, pid));
+        hidden |= descriptors.as_ref().is_err_and(is_hidden);
+        for descriptor in descriptors.into_iter().flatten().flatten() {
+            // The link is read, not followed: what it leads to may not answer.
+            match std::fs::read_link(descriptor.path()) {
+                Ok(to) if to == path => {
+                    named.push(program(proc, pid));
+                    break;
+                }
+                Ok(_) => {}
+                Err(error) => hidden |= is_hidden(&error),
+            }
         }
     }
-    if found.len() > NAMED {
-        let more = found.split_off(NAMED).len();
-        found.push(format!("{more} more"));
+    if named.len() > NAMED {
+        let more = named.split_off(NAMED).len();
+        named.push(format!("{more} more"));
     }
-    found
+    let unseen = hidden.then(|| match path.to_str().and_then(quoted) {
+        Some(path) => format!("some programs cannot be seen; see 'fuser -v {path}'"),
+        None => "some programs cannot be seen".to_string(),
+    });
+    Openers { named, unseen }
 }
 
-/// A path as a shell takes it inside a line that stands in single quotes.
-fn quoted(path: &str) -> String {
+/// A path as a shell takes it inside a line that stands in single quotes; none if it has what a shell takes for more
+/// than itself.
+fn quoted(path: &str) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%=,".contains(c);
+    let literal = |c: char| {
+        c.is_alphanumeric() || c == ' ' || c.is_ascii_punctuation() && !"$`\"\\'!".contains(c)
+    };
     match path.chars().all(plain) {
-        true => path.to_string(),
-        false => format!("\"{path}\""),
+        true if !path.starts_with('-') => Some(path.to_string()),
+        _ if path.starts_with('-') || !path.chars().all(literal) => None,
+        _ => Some(format!("\"{path}\"")),
+    }
+}
+
+/// A name that somebody else gave, for people.
+fn shown(name: &str) -> String {
+    match quoted(name) {
+        Some(_) => name.to_string(),
+        None => name.escape_debug().to_string(),
     }
 }
 
@@ -208,6 +301,10 @@ fn loop_over(sys: &Path, path: &Path) -> Option<String> {
     let over = |block: &&PathBuf| Path::new(&text_of(&block.join("loop/backing_file"))) == path;
     let found = blocks.iter().find(over)?;
     Some(format!("in use as /dev/{}", name_of(found)))
+}
+
+fn node_of(entry: &Path) -> String {
+    format!("/dev/{}", name_of(entry))
 }
 
 /// The kernel's name of a block device, as below `/dev`.
@@ -284,7 +381,7 @@ mod tests {
             "Filename Type Size\n/dev/sdc partition 1 0 -2\n",
         );
         let proc = tree.0.join("proc");
-        let user = |disk: &str| user_of_block(&proc, &tree.0.join("sys").join(disk));
+        let user = |disk: &str| in_words(&proc, &tree.0.join("sys").join(disk));
         let text = |words: &str| Some(words.to_string());
         assert_eq!(
             user("sda"),
@@ -336,6 +433,75 @@ mod tests {
         namespace("77", "mnt:[2]", other);
         tree.write("proc/swaps", "Filename Type\n/dev/loop3 partition 1 0 -2\n");
         assert_eq!(hold().unwrap().next, "'swapoff /dev/loop3'");
+        // Where the namespace of a process is hidden, its mounts tell.
+        tree.write("proc/80/mountinfo", mount);
+        assert_eq!(
+            hold().unwrap().next,
+            "'nsenter -t 80 -m umount \"/srv/my files\"'"
+        );
+    }
+
+    #[test]
+    fn what_a_user_writes_is_neither_believed_nor_typed() {
+        let tree = Tree::new("untrusted");
+        let (sys, proc) = (tree.0.join("sys"), tree.0.join("proc"));
+        let hold = || hold_on(&sys, &proc, Path::new("/dev/loop3"));
+        tree.write("sys/block/loop3/dev", "7:3\n");
+        let mounts = |line: &str| tree.write("proc/self/mountinfo", line);
+        mounts(
+            "9 1 0:44 / /home/u/m rw - fuse.x /dev/loop3 rw\n8 1 0:45 / /b rw - fuse.btrfs /dev/loop3 rw\n",
+        );
+        assert_eq!(hold(), None);
+        for (at, what) in [
+            ("/a$(id)", "/a$(id)"),
+            ("/a\\012b", "/a\\nb"),
+            ("/a`id`", "/a`id`"),
+            ("/a\"b", "/a\\\"b"),
+            ("/a'b", "/a\\'b"),
+            ("/a!b", "/a!b"),
+            ("/a\\134b", "/a\\\\b"),
+        ] {
+            mounts(&format!("9 1 7:3 / {at} rw - ext4 /dev/x rw\n"));
+            let found = hold().unwrap();
+            assert_eq!(found.what, format!("mounted at {what}"));
+            assert_eq!(found.next, "unmount it");
+        }
+        assert_eq!(quoted("/a;b").as_deref(), Some("\"/a;b\""));
+        assert_eq!(quoted("-x"), None);
+    }
+
+    #[test]
+    fn each_use_says_how_it_is_ended() {
+        let tree = Tree::new("next");
+        let (sys, proc) = (tree.0.join("sys"), tree.0.join("proc"));
+        let hold = || hold_on(&sys, &proc, Path::new("/dev/loop3")).unwrap();
+        tree.write("sys/block/loop3/dev", "7:3\n");
+        tree.write("sys/block/loop3/loop3p1/dev", "259:1\n");
+        tree.write("sys/block/loop3/loop3p1/partition", "1\n");
+        tree.write("sys/block/loop3/holders/dm-0/dm/name", "swap-crypt\n");
+        let found = hold();
+        assert_eq!(found.what, "part of dm-0 (swap-crypt)");
+        let next = "unmount what is on it, then deactivate it ('vgchange -an VG', 'cryptsetup close swap-crypt' or \
+                    'dmsetup remove swap-crypt')";
+        assert_eq!(found.next, next);
+        std::fs::remove_dir_all(sys.join("block/loop3/holders/dm-0")).unwrap();
+        tree.write("sys/block/loop3/holders/md127/md/level", "raid1\n");
+        let next = "unmount what is on it, then 'mdadm --stop /dev/md127'";
+        assert_eq!(hold().next, next);
+        std::fs::remove_dir_all(sys.join("block/loop3/holders/md127")).unwrap();
+        tree.write(
+            "proc/self/mountinfo",
+            "9 1 259:1 / /mnt/swap rw - ext4 /dev/loop3p1 rw\n",
+        );
+        let found = hold();
+        assert_eq!(found.what, "its partition loop3p1 is mounted at /mnt/swap");
+        assert_eq!(found.next, "'umount /mnt/swap'");
+        tree.write("proc/self/mountinfo", "");
+        tree.write(
+            "proc/swaps",
+            "Filename Type\n/dev/loop3p1 partition 1 0 -2\n",
+        );
+        assert_eq!(hold().next, "'swapoff /dev/loop3p1'");
     }
 
     #[test]
@@ -354,9 +520,12 @@ mod tests {
         open(std::process::id(), "this", "/dev/loop1");
         let found = openers(&tree.0, Path::new("/dev/loop1"));
         let all = "process 5 (dd), process 7 (less), process 60 (blkid), 1 more";
-        assert_eq!(found.join(", "), all);
+        assert_eq!(found.named.join(", "), all);
         let found = openers(&tree.0, Path::new("/dev/loop10"));
-        assert_eq!(found, ["process 6 (cat)"]);
+        assert_eq!(
+            (found.named, found.unseen),
+            (vec!["process 6 (cat)".to_string()], None)
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use ashlar_serve::loopdev::{LoopAttachment, LoopError};
 
 use super::{Frontends, Handle, Name};
 use crate::daemon::open::on_thread;
-use crate::daemon::users::{Hold, hold_on, openers};
+use crate::daemon::users::{Hold, Openers, hold_on, openers};
 use crate::failure::Failure;
 
 impl Frontends {
@@ -61,10 +61,10 @@ impl Frontends {
         }
         let programs = match error {
             LoopError::Busy | LoopError::StillOpen => open_in(&at).await,
-            _ => Vec::new(),
+            _ => Openers::default(),
         };
-        let device = at.display();
-        Failure::refused(match (error, programs.join(", ")) {
+        let (device, unseen) = (at.display(), unseen(&programs));
+        Failure::refused(match (error, programs.named.join(", ")) {
             (LoopError::StillOpen, programs) => {
                 self.leaving.borrow_mut().insert(at.clone());
                 let who = match programs.as_str() {
@@ -73,12 +73,12 @@ impl Frontends {
                 };
                 format!(
                     "{volume} at {link}: {device} is still open in {who}; it is detached as soon as that closes it: \
-                     end that, then try again"
+                     end that, then try again{unseen}"
                 )
             }
             (_, programs) if programs.is_empty() => {
                 format!(
-                    "{volume} at {link}: {error}; 'ashlar volume detach {volume} -f' detaches it anyway"
+                    "{volume} at {link}: {error}{unseen}; 'ashlar volume detach {volume} -f' detaches it anyway"
                 )
             }
             (_, programs) => format!(
@@ -92,12 +92,12 @@ impl Frontends {
     pub(super) async fn not_unmounted(volume: &str, path: &Path, error: &FuseError) -> Failure {
         let programs = match error {
             FuseError::Busy => open_in(path).await,
-            _ => Vec::new(),
+            _ => Openers::default(),
         };
-        let at = path.display();
-        Failure::refused(match programs.join(", ") {
+        let (at, unseen) = (path.display(), unseen(&programs));
+        Failure::refused(match programs.named.join(", ") {
             none if none.is_empty() => format!(
-                "{volume} at {at}: {error}; 'ashlar volume detach {volume} -f' detaches it anyway"
+                "{volume} at {at}: {error}{unseen}; 'ashlar volume detach {volume} -f' detaches it anyway"
             ),
             programs => format!(
                 "{volume} at {at} is in use: it is open in {programs}; end that, then try again; \
@@ -120,7 +120,13 @@ async fn held(device: PathBuf) -> Option<Hold> {
     on_thread(look).await.ok().flatten()
 }
 
-async fn open_in(path: &Path) -> Vec<String> {
+/// What stands behind a refusal where none of those who have it open is known.
+fn unseen(programs: &Openers) -> String {
+    let unseen = programs.unseen.iter().filter(|_| programs.named.is_empty());
+    unseen.map(|text| format!("; {text}")).collect()
+}
+
+async fn open_in(path: &Path) -> Openers {
     let path = path.to_path_buf();
     let look = move || openers(Path::new("/proc"), &path);
     on_thread(look).await.unwrap_or_default()
