@@ -152,43 +152,69 @@ pub(crate) fn duration(seconds: u64) -> String {
     }
 }
 
-/// A sentence of the engine for people: `4194304 bytes` as `4M`, `1 write(s)` as `1 write`. Where it counts bytes, other
-/// large numbers of it are bytes too, but for those that it counts as `found: N`.
+/// A sentence of the engine for people: `4194304 bytes` as `4M`, `1 write(s)` as `1 write`. Where it counts bytes, large
+/// numbers of it behind certain words are bytes too. Other numbers, names and paths stay as they are; so do the bytes of a
+/// sentence where two that differ would look the same.
 pub(crate) fn readable(text: &str) -> String {
+    let (short, sizes) = rewritten(text, size);
+    let mut known = std::collections::BTreeMap::new();
+    let mut differ = sizes
+        .iter()
+        .filter(|bytes| **known.entry(size(**bytes)).or_insert(*bytes) != **bytes);
+    match differ.next() {
+        None => short,
+        Some(_) => rewritten(text, |bytes| format!("{bytes} bytes")).0,
+    }
+}
+
+/// A sentence with its bytes written so, and these bytes.
+fn rewritten(text: &str, write: impl Fn(u64) -> String) -> (String, Vec<u64>) {
     let counts_bytes = text.contains(" bytes");
-    let (mut out, mut words) = (Vec::new(), text.split(' ').peekable());
-    let mut number = None;
-    let mut before = "";
+    let (mut out, mut sizes) = (Vec::new(), Vec::new());
+    let mut words = text.split(' ').peekable();
+    let (mut number, mut before) = (None, "");
     while let Some(word) = words.next() {
         let digits = word.len() - word.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (value, rest) = (word[..digits].parse::<u64>().ok(), &word[digits..]);
         let alone = rest.is_empty() || [";", ",", ":", ".", ")"].contains(&rest);
-        let plural = match number {
-            Some(1) => "",
-            _ => "s",
-        };
         match value.filter(|_| alone) {
-            Some(bytes) => {
-                number = Some(bytes);
-                let many = bytes >= 1 << 10 && rest.is_empty();
+            Some(count) => {
+                number = Some(count);
+                let many = count >= 1 << 10 && rest.is_empty();
                 let unit = words.next_if(|next| many && is_bytes(next));
+                let large = counts_bytes && count >= LARGE && BEFORE_BYTES.contains(&before);
                 out.push(match unit {
-                    Some(unit) => size(bytes) + &unit["bytes".len()..],
-                    None if counts_bytes && bytes >= LARGE && !before.ends_with(':') => {
-                        size(bytes) + rest
-                    }
+                    Some(unit) => write(count) + &unit["bytes".len()..],
+                    None if large => write(count) + rest,
                     None => word.to_string(),
                 });
+                if unit.is_some() || large {
+                    sizes.push(count);
+                }
             }
-            None => out.push(word.replace("(s)", plural)),
+            None => out.push(match number.filter(|_| is_counted(word)) {
+                Some(1) => word.replace("(s)", ""),
+                Some(_) => word.replace("(s)", "s"),
+                None => word.to_string(),
+            }),
         }
         before = word;
     }
-    out.join(" ")
+    (out.join(" "), sizes)
 }
 
-/// A number from here on, in a sentence about bytes, counts them.
+/// A number from here on, in a sentence about bytes, counts them behind one of these words.
 const LARGE: u64 = 1 << 16;
+const BEFORE_BYTES: [&str; 6] = ["from", "to", "had", "has", "uses", "promised"];
+
+/// Whether a word is a noun such as `write(s)`, and no name or path.
+fn is_counted(word: &str) -> bool {
+    let noun = word.split_once("(s)");
+    let letters = |c: char| c.is_ascii_lowercase();
+    noun.is_some_and(|(noun, rest)| {
+        !noun.is_empty() && noun.chars().all(letters) && !rest.contains('/')
+    })
+}
 
 fn is_bytes(word: &str) -> bool {
     let rest = word.strip_prefix("bytes");
@@ -285,6 +311,18 @@ mod tests {
             (
                 "volumes may be promised 4194304 bytes, and have been promised 8388608; make one smaller",
                 "volumes may be promised 4M, and have been promised 8M; make one smaller",
+            ),
+            (
+                "volume 20240101 has 12582912 bytes now, it had 4194304",
+                "volume 20240101 has 12M now, it had 4M",
+            ),
+            (
+                "device 3 has shrunk: it has 7993589098496 bytes, and the array uses 7993589100000; lost",
+                "device 3 has shrunk: it has 7993589098496 bytes, and the array uses 7993589100000 bytes; lost",
+            ),
+            (
+                "2 block(s) of /srv/disk(s)/3.img",
+                "2 blocks of /srv/disk(s)/3.img",
             ),
             ("it has 4096 bytes; more", "it has 4K; more"),
             ("longer than 32 bytes", "longer than 32 bytes"),

@@ -45,7 +45,14 @@ impl Host {
             let place = table.iter().position(|member| member.uuid == *identity);
             let domain = place.map_or("", |at| &table[at].domain);
             let drive = drives.get(&uuid).map_or_else(String::new, |d| d.words());
-            name(place, paths.get(&uuid), &uuid, domain, &drive)
+            let last = paths.get(&uuid).map(|path| {
+                let other = devices.iter().any(|(here, _)| here == Path::new(path));
+                match other {
+                    true => format!("UUID {uuid}; was {path}, which is another device now"),
+                    false => format!("last at {path}"),
+                }
+            });
+            name(place, last, &uuid, domain, &drive)
         });
         let mut named: Vec<String> = named.collect();
         if away.len() > NAMED {
@@ -90,12 +97,12 @@ pub(crate) fn not_here(missing: &[String]) -> String {
 /// `device 4 (last at /dev/sdf; MODEL, serial SERIAL; domain rack2)`.
 fn name(
     place: Option<usize>,
-    last: Option<&String>,
+    last: Option<String>,
     uuid: &str,
     domain: &str,
     drive: &str,
 ) -> String {
-    let known = last.map_or_else(|| format!("UUID {uuid}"), |path| format!("last at {path}"));
+    let known = last.unwrap_or_else(|| format!("UUID {uuid}"));
     let mut parts = vec![known];
     parts.extend((!drive.is_empty()).then(|| drive.to_string()));
     parts.extend((!domain.is_empty()).then(|| format!("domain {domain}")));
@@ -109,9 +116,9 @@ mod tests {
 
     #[test]
     fn a_device_is_named_by_all_that_is_known_of_it() {
-        let path = "/dev/sdf".to_string();
+        let last = "last at /dev/sdf".to_string();
         let drive = "ACME 8T, serial X1";
-        let named = name(Some(4), Some(&path), "u", "rack2", drive);
+        let named = name(Some(4), Some(last), "u", "rack2", drive);
         let all = "device 4 (last at /dev/sdf; ACME 8T, serial X1; domain rack2)";
         assert_eq!(named, all);
         assert_eq!(name(Some(0), None, "u", "", ""), "device 0 (UUID u)");

@@ -80,6 +80,9 @@ pub(super) fn check_rates(array: &Array, key: &str, value: &str) -> Result<(), F
         "max" => "min",
         _ => return Ok(()),
     };
+    if default_of(&key) == Some(value) {
+        return Ok(()); // gives way as well
+    }
     let counterpart = format!("{kind}.{other}");
     let set = array.get(Some(&counterpart)).unwrap_or_default();
     let Some((_, set)) = set.first() else {
