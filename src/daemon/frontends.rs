@@ -33,7 +33,6 @@ pub(crate) use address::{
     under_name,
 };
 use address::{NbdAt, nbd_address, rights};
-pub(crate) use stop::Stopped;
 
 /// How long a client that has just closed its connection may take to be gone.
 const LEAVING: Nanos = 500 * MILLISECOND;
@@ -48,6 +47,19 @@ pub(crate) struct Room {
     pub(crate) pool: Rc<Pool>,
     /// Their descriptors are below this number.
     pub(crate) descriptors: i32,
+}
+
+/// What was stopped.
+#[derive(Debug, Default)]
+pub(crate) struct Stopped {
+    /// The frontends, each with its volume.
+    pub(crate) frontends: Vec<(String, Frontend)>,
+    /// What the operator has still to do, or to know, about devices taken away, one line each.
+    pub(crate) left: Vec<String>,
+    /// Those of them that say that writes were lost.
+    pub(crate) lost: Vec<String>,
+    /// A frontend, with its volume, that is gone although the verb has failed.
+    pub(crate) gone: Option<(String, Frontend)>,
 }
 
 /// What runs.

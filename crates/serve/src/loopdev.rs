@@ -290,14 +290,10 @@ fn detach(device: &Path, identity: (u64, u64), times: u32) -> Result<(), LoopErr
     }
     let flushed = opened.sync_all();
     let cleared = clear(opened, device, identity, CLEAR_STEPS);
-    match flushed {
-        Ok(()) => cleared,
-        // The kernel tells of it once: whatever comes of the device.
-        Err(error) => Err(LoopError::Flush {
-            error,
-            then: cleared.err().map(Box::new),
-        }),
-    }
+    let Err(error) = flushed else { return cleared };
+    // The kernel tells of it once: whatever comes of the device.
+    let then = cleared.err().map(Box::new);
+    Err(LoopError::Flush { error, then })
 }
 
 fn release(device: &Path, identity: (u64, u64)) -> Result<bool, LoopError> {

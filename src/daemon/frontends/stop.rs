@@ -9,22 +9,9 @@ use ashlar_engine::Array;
 use ashlar_engine::status::Frontend;
 use ashlar_serve::loopdev::{LoopAttachment, LoopError};
 
-use super::{Frontends, Handle, Name, Running};
+use super::{Frontends, Handle, Name, Running, Stopped};
 use crate::daemon::names::unlink;
 use crate::failure::Failure;
-
-/// What was stopped.
-#[derive(Debug, Default)]
-pub(crate) struct Stopped {
-    /// The frontends, each with its volume.
-    pub(crate) frontends: Vec<(String, Frontend)>,
-    /// What the operator has still to do, or to know, about devices taken away, one line each.
-    pub(crate) left: Vec<String>,
-    /// Those of them that say that writes were lost.
-    pub(crate) lost: Vec<String>,
-    /// A frontend, with its volume, that is gone although the verb has failed.
-    pub(crate) gone: Option<(String, Frontend)>,
-}
 
 impl Frontends {
     /// Stops frontends of an array: of one volume or of all, these or all. Those of the kernel, which
