@@ -9,8 +9,8 @@ use ashlar_layout::Layout;
 use serde_json::{Value, json};
 
 use crate::api::{
-    Attached, Call, Create, CreateReply, DestroyReply, FrontendSpec, GetReply, Import, ImportReply,
-    ImportableReply,
+    Attached, Call, Create, CreateReply, DestroyReply, Found, FrontendSpec, GetReply, Import,
+    ImportReply, ImportableReply,
 };
 use crate::cli::absent;
 use crate::cli::{Attach, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, SetArgs};
@@ -18,7 +18,7 @@ use crate::command::returning::named;
 use crate::command::{domains, incremental, wait};
 use crate::failure::Failure;
 use crate::print::{Context, absolute};
-use crate::units::{percent, rate, size, size_or_exact};
+use crate::units::{as_given, percent, rate, size, size_or_exact};
 use crate::view::picture::reserved_text;
 use crate::view::{Style, count, safe, table};
 
@@ -300,7 +300,7 @@ fn importable(context: &Context, scan: Vec<String>, script: bool) -> Result<(), 
                     safe(&found.name),
                     found.uuid.clone(),
                     safe(&found.layout),
-                    format!("{} of {}", found.devices_here, found.devices_counted),
+                    devices(found),
                     found.generation.to_string(),
                 ]
             })
@@ -325,6 +325,14 @@ fn importable(context: &Context, scan: Vec<String>, script: bool) -> Result<(), 
         eprintln!("ashlar: {}", safe(line));
     }
     Ok(())
+}
+
+/// How many devices are here, and of how many; an older daemon does not say which its generation counts.
+fn devices(found: &Found) -> String {
+    match found.devices_counted {
+        0 => format!("{} of {}", found.devices.len(), found.devices_total),
+        counted => format!("{} of {counted}", found.devices_here),
+    }
 }
 
 /// `export`.
@@ -379,9 +387,9 @@ pub(crate) fn set(context: &Context, args: SetArgs) -> Result<(), Failure> {
         value: value.clone(),
     })?;
     context.print("set", &reply, || {
-        let is = reply["is"].as_str().unwrap_or(&value);
+        let is = &in_units(&key, reply["is"].as_str().unwrap_or(&value));
         let bytes = is.parse().ok().filter(|_| is_rate(&key));
-        let note = match (reply["default"] == true, is == value, bytes) {
+        let note = match (reply["default"] == true, *is == value, bytes) {
             (true, ..) => " (the default)".to_string(),
             (_, _, Some(bytes)) => format!(" ({} of each device)", rate(bytes)),
             (_, true, _) => String::new(),
@@ -389,6 +397,12 @@ pub(crate) fn set(context: &Context, args: SetArgs) -> Result<(), Failure> {
         };
         format!("{array}: {key}={}{note}\n", safe(is))
     })
+}
+
+/// The value of a setting for people: a rate with its unit, where that says it exactly.
+fn in_units(key: &str, value: &str) -> String {
+    let bytes = value.parse().ok().filter(|_| is_rate(key));
+    bytes.map_or_else(|| value.to_string(), as_given)
 }
 
 /// Whether a setting is a rate of background work.
@@ -409,7 +423,10 @@ pub(crate) fn get(context: &Context, args: GetArgs) -> Result<(), Failure> {
         let rows = reply
             .properties
             .iter()
-            .map(|(k, v)| vec![k.clone(), safe(v)])
+            .map(|(k, v)| match args.script {
+                true => vec![k.clone(), safe(v)],
+                false => vec![k.clone(), safe(&in_units(k, v))],
+            })
             .collect();
         table::table(&["PROPERTY", "VALUE"], rows, &[], args.script)
     })

@@ -182,7 +182,8 @@ pub(crate) fn list(context: &Context, args: &ListArgs) -> Result<(), Failure> {
                 });
             }
         }
-        rows.extend(reply.not_imported.iter().map(|a| not_open(a, args.script)));
+        let shown = !args.script; // scripts get arrays that are open, as ever; -j has the others
+        rows.extend(reply.not_imported.iter().filter(|_| shown).map(not_open));
         let titles = [
             "ARRAY", "STATE", "LAYOUT", "DEVICES", "USABLE", "USED", "FREE", "FULL", "NOTE",
         ];
@@ -191,7 +192,7 @@ pub(crate) fn list(context: &Context, args: &ListArgs) -> Result<(), Failure> {
 }
 
 /// The row of an array that is not open.
-fn not_open(array: &NotImported, script: bool) -> Vec<String> {
+fn not_open(array: &NotImported) -> Vec<String> {
     let (state, devices, note) = match &array.waits {
         Some(waits) => ("waiting", waits.devices_counted.to_string(), awaited(waits)),
         None => (
@@ -203,7 +204,7 @@ fn not_open(array: &NotImported, script: bool) -> Vec<String> {
     let unknown = || "-".to_string();
     let mut row = vec![safe(&array.name), state.to_string(), unknown(), devices];
     row.resize_with(8, unknown);
-    row.extend((!script).then_some(note));
+    row.push(note);
     row
 }
 

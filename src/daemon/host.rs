@@ -271,6 +271,7 @@ impl Host {
         let member = self.member(array)?;
         let default = settings::default_of(key).filter(|_| value == DEFAULT);
         if let Some(default) = default {
+            settings::check_default(array, key)?;
             default.clone_into(&mut value);
         }
         if !self.set_notify(&member, key, &value)? {

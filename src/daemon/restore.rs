@@ -4,7 +4,7 @@
 //! `start.wait` says, and neither another array nor a request nor the end of the process waits for that; what keeps a
 //! known array from being started is kept, and said.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ashlar_engine::uuid_text;
@@ -148,7 +148,10 @@ impl Host {
                 let paths = self.state.paths.borrow();
                 let place = |uuid: &[u8; 16]| {
                     let uuid = uuid_text(uuid);
-                    paths.get(&uuid).cloned().unwrap_or(uuid)
+                    let is_here =
+                        |path: &&String| devices.iter().any(|(d, _)| d == Path::new(*path));
+                    let path = paths.get(&uuid).filter(|path| !is_here(path));
+                    path.cloned().unwrap_or(uuid)
                 };
                 let missing: Vec<String> = away.map(place).collect();
                 let counted = newest.counted.len();

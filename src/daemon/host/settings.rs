@@ -7,7 +7,7 @@ use ashlar_engine::{Array, SETTINGS};
 use super::answer::failure_of;
 use crate::daemon::state::NOTIFY_SETTINGS;
 use crate::failure::Failure;
-use crate::units::{as_given, parse_size};
+use crate::units::parse_size;
 
 const ENGINES: &str = "reconstruct.";
 const SHOWN: &str = "rebuild.";
@@ -20,14 +20,14 @@ pub(super) fn engines(key: &str) -> String {
     }
 }
 
-/// A setting as it is shown: `rebuild.*`, and a number with its unit however it was typed.
+/// A setting as it is shown: `rebuild.*`, and a time or a share with its unit however it was typed. A rate is as it was
+/// given, for scripts.
 pub(super) fn shown((key, value): (String, String)) -> (String, String) {
     let value = match key.as_str() {
         "clean.reserve" if value.parse::<u64>().is_ok() => value + "%",
         "start.wait" | "reconstruct.delay" | "slow.timeout" if value.parse::<u64>().is_ok() => {
             value + "s"
         }
-        _ if is_rate(&key) => value.parse().map_or(value, as_given),
         _ => value,
     };
     match key.strip_prefix(ENGINES) {
@@ -80,8 +80,10 @@ pub(super) fn check_rates(array: &Array, key: &str, value: &str) -> Result<(), F
         "max" => "min",
         _ => return Ok(()),
     };
-    if default_of(&key) == Some(value) {
-        return Ok(()); // gives way as well
+    // A default is nobody's choice, however it is written: it gives way as well.
+    let default = default_of(&key).unwrap_or_default();
+    if value == default || parse_size(value).is_ok_and(|mine| parse_size(default) == Ok(mine)) {
+        return Ok(());
     }
     let counterpart = format!("{kind}.{other}");
     let set = array.get(Some(&counterpart)).unwrap_or_default();
@@ -109,13 +111,21 @@ pub(super) fn check_rates(array: &Array, key: &str, value: &str) -> Result<(), F
     )))
 }
 
+/// Refuses `default` for what has to be chosen: spare space is given up only by a number.
+///
+/// # Errors
+/// What to type.
+pub(super) fn check_default(array: &str, key: &str) -> Result<(), Failure> {
+    match key {
+        "spare" => Err(Failure::refused(format!(
+            "spare=default would give up the spare space of {array}; if that is meant, 'ashlar set {array} spare=0'"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// How the engine says what a rate is.
 const RATE: &str = "bytes a second and device";
-
-fn is_rate(key: &str) -> bool {
-    let mut settings = SETTINGS.iter();
-    settings.any(|s| s.key == key && s.takes.starts_with(RATE))
-}
 
 /// The name that was probably meant.
 fn nearest(asked: &str, known: impl Iterator<Item = String>) -> Option<String> {
@@ -201,9 +211,10 @@ mod tests {
         });
         assert!(said.text.starts_with("rebuild.narrow cannot be 'x'"));
         assert!(said.text.ends_with("(default: critical)"), "{said}");
-        assert_eq!(shown(("scrub.max".into(), "131072".into())).1, "128K");
-        assert_eq!(shown(("scrub.max".into(), "100000".into())).1, "100000");
-        assert_eq!(shown(("scrub.max".into(), "none".into())).1, "none");
+        assert_eq!(shown(("scrub.max".into(), "131072".into())).1, "131072");
+        assert!(
+            check_default("tank", "spare").is_err() && check_default("tank", "scrub.max").is_ok()
+        );
         let said = explain(ashlar_engine::Error::NoSetting {
             key: "reconstruct.foo".into(),
             known: "accelerator, reconstruct.narrow".into(),
