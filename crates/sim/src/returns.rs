@@ -338,7 +338,8 @@ async fn steer(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut Rng) {
         }
         _ => {
             let spare = rng.pick(&["0", "1", "2"]);
-            world.spared.set(world.spared.get() || spare != "0");
+            let spared = &world.mishaps.spared;
+            spared.set(spared.get() || spare != "0");
             let set = bounded(world, rt, "spare space", store.set(None, "spare", spare)).await;
             world.trace.line(|| format!("spare {spare}: {set:?}"));
             world.trace.mark(match set {

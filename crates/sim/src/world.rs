@@ -139,8 +139,6 @@ pub struct World {
     pub trace: Rc<Trace>,
     /// Set when the operator accepted that data is lost.
     pub loose: Cell<bool>,
-    /// Set when the operator asked for spare space: volumes have less.
-    pub spared: Cell<bool>,
     failure: RefCell<Option<String>>,
     pub(crate) next_volume: Cell<u16>,
     /// Every volume that ever had a name.
@@ -196,6 +194,8 @@ pub struct Mishaps {
     pub was_slow: Cell<bool>,
     /// Whether all devices refuse writes: an array may stop then.
     pub all_refuse: Cell<bool>,
+    /// The operator asked for spare space: volumes have less.
+    pub spared: Cell<bool>,
     /// Whether a change of members was given up, which may be made later.
     pub given_up: Cell<bool>,
     /// Devices that the last import with `--degraded` was without: they may hold a history of their own.
@@ -303,7 +303,6 @@ impl World {
             budget: RefCell::new(Budget::of(&config)),
             trace,
             loose: Cell::new(false),
-            spared: Cell::new(false),
             failure: RefCell::default(),
             next_volume: Cell::new(1),
             names: RefCell::default(),
@@ -374,7 +373,10 @@ impl World {
     pub fn thin_fits(&self) -> bool {
         let others = &self.config.weights;
         let all_there = self.budget.borrow().leaving.is_empty();
-        self.config.full_thin && others.create + others.set == 0 && all_there && !self.spared.get()
+        self.config.full_thin
+            && others.create + others.set == 0
+            && all_there
+            && !self.mishaps.spared.get()
     }
 
     /// A new identity for a write.
