@@ -5,6 +5,7 @@ mod common;
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -88,6 +89,22 @@ fn an_exported_array_is_well_and_one_in_use_is_refused() {
     let (error, code) = daemon.fails(&[&["verify"], &names[..]].concat());
     assert!(code == 1 && error.contains("in use"), "{error}");
     assert_eq!(daemon.fails(&["verify"]).1, 2);
+}
+
+/// As right after an export, when the kernel's threads hold a file for a moment still.
+#[test]
+fn a_device_that_is_held_for_a_moment_is_waited_for() {
+    let (daemon, files) = exported("verify-held", "ec2+1", 3);
+    let held = std::fs::File::open(&files[1]).unwrap();
+    held.lock().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(held);
+        });
+        let (document, well) = verify(&daemon, &files);
+        assert!(well, "{document}");
+    });
 }
 
 #[test]

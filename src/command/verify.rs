@@ -1,13 +1,14 @@
 //! `verify`: the independent checker over the devices of one array, without a daemon or an engine.
 //!
 //! **Invariants**: nothing is written; every device is held while it is read, so that no array on it is
-//! started meanwhile, and one in use is refused; the exit code is 0 only if all is well.
+//! started meanwhile, and one that stays in use is refused; the exit code is 0 only if all is well.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ashlar_device::{OpenError, OpenMode};
+use ashlar_device::{OpenError, OpenMode, Unserved};
 use ashlar_verify::{FileSource, Source, Unreadable};
 
 use crate::cli::VerifyArgs;
@@ -16,6 +17,10 @@ use crate::print::{document, out};
 use crate::seat::{seat, source};
 use crate::units::{duration, rate_over, size};
 use crate::view::progress::beside;
+
+/// How long devices that are in use are waited for, and between two tries.
+const BUSY_WAIT: Duration = Duration::from_secs(2);
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// A device, and how much is read of all.
 struct Counted<'a> {
@@ -60,14 +65,11 @@ pub(crate) fn verify(args: &VerifyArgs, json: bool) -> Result<ExitCode, Failure>
         read_only: true,
         exclusive: true,
     };
+    let free_by = Instant::now() + BUSY_WAIT;
     let (mut held, mut sources, mut names) = (Vec::new(), Vec::new(), Vec::new());
     for path in &args.devices {
         // Through the device library first: it says best why something cannot be opened.
-        let opened = ashlar_device::open_unserved(path, mode).map_err(|error| match error {
-            OpenError::InUse { .. } => Failure::refused(error.to_string()),
-            error => Failure::broken(error.to_string()),
-        })?;
-        let opened = seat(opened);
+        let opened = seat(open_when_free(path, mode, free_by)?);
         sources.push(source(path, opened.shown())?);
         held.push(opened);
         names.push(path.display().to_string());
@@ -98,6 +100,21 @@ pub(crate) fn verify(args: &VerifyArgs, json: bool) -> Result<ExitCode, Failure>
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Opens a device; one that is in use is waited for: after an export the kernel's threads hold files for a moment.
+fn open_when_free(path: &Path, mode: OpenMode, free_by: Instant) -> Result<Unserved, Failure> {
+    loop {
+        match ashlar_device::open_unserved(path, mode) {
+            Err(OpenError::InUse { .. }) if Instant::now() < free_by => {
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            Err(error @ OpenError::InUse { .. }) => {
+                return Err(Failure::refused(error.to_string()));
+            }
+            outcome => return outcome.map_err(|error| Failure::broken(error.to_string())),
+        }
+    }
 }
 
 #[cfg(test)]
