@@ -10,13 +10,14 @@ a ratio is above its `--limit`.
 """
 
 import argparse
+import contextlib
 import os
 import statistics
 import time
 
 import machine
 from ashlar import Daemon
-from machine import Failed, Fio, Members, Result, Spent, cost_text, note, rate_text, table
+from machine import Failed, Fio, Members, Result, SmallCache, Spent, cost_text, note, rate_text, table
 
 LOOP = [
     ("loop 128K write, direct, depth 8", "rw=write", "bs=128k", "ioengine=libaio", "iodepth=8", "direct=1"),
@@ -41,7 +42,9 @@ def served_rows(fio, program, options, members):
         if "loop" in options.rows:
             daemon.volume("l", f"{options.size}M", "--loop")
             for name, *job in LOOP:
-                yield name, fio.job([*job, size, f"filename={daemon.device('l')}"], daemon.pids)
+                with contextlib.nullcontext() if "direct=1" in job else SmallCache():
+                    result = fio.job([*job, size, f"filename={daemon.device('l')}"], daemon.pids)
+                yield name, result
             daemon.do("volume", "detach", f"{daemon.array}/l")
         if "nbd" in options.rows:
             daemon.volume("n", f"{options.size}M", "--nbd", f"unix:{daemon.nbd}")

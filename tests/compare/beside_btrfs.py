@@ -12,6 +12,7 @@ before cold reads.
 """
 
 import argparse
+import contextlib
 import os
 import random
 import statistics
@@ -19,7 +20,7 @@ import time
 
 import machine
 from ashlar import Daemon
-from machine import Failed, Fio, Members, Result, Spent, cost_text, note, rate_text, run, table
+from machine import Failed, Fio, Members, Result, SmallCache, Spent, cost_text, note, rate_text, run, table
 
 MEMBERS, SIZE = 10, "1G"
 FILE = ["size=512M"]
@@ -221,11 +222,14 @@ def file_rows(fio, system, rows):
     for name, cold, options in rows:
         if cold:
             drop_caches()
+        small = cold and "direct=1" not in options
+        result = None
         try:
-            yield name, fio.job([*job, *options.split()], system.pids)
+            with SmallCache() if small else contextlib.nullcontext():
+                result = fio.job([*job, *options.split()], system.pids)
         except Failed as failure:
             note(f"{name}: {failure}")
-            yield name, None
+        yield name, result
 
 
 def lay(fio, system):

@@ -94,6 +94,50 @@ class Members:
         return os.path.join(self.path, name)
 
 
+class SmallCache:
+    """What is started within has `size` bytes of page cache, and uses its own pages again, where the kernel limits the
+    memory of groups. Without, each page of a cold read is memory that nobody used for a while: on a virtual machine
+    that costs up to four times as much as all the rest, on one side of a comparison or on both."""
+
+    def __init__(self, size=96 << 20):
+        self.size = size
+
+    def __enter__(self):
+        self.group = None
+        with open("/proc/self/cgroup") as file:
+            lines = [line.strip().split(":", 2) for line in file]
+        for mount, members, limit in (("memory", "tasks", "memory.limit_in_bytes"), ("", "cgroup.procs", "memory.max")):
+            own = next((path for _, names, path in lines if mount in names.split(",")), None)
+            if own is None:
+                continue
+            at = os.path.join("/sys/fs/cgroup", mount, own.strip("/"))
+            group = os.path.join(at, f"ashlar-compare{os.getpid()}")
+            try:
+                os.mkdir(group)
+            except OSError:
+                continue
+            try:
+                _write(os.path.join(group, limit), self.size)
+                _write(os.path.join(group, members), os.getpid())
+            except OSError:
+                os.rmdir(group)
+                continue
+            self.group, self.home = group, os.path.join(at, members)
+            return self
+        note("the memory of groups cannot be limited here: cold reads through the page cache vary with the machine")
+        return self
+
+    def __exit__(self, *_):
+        if self.group:
+            _write(self.home, os.getpid())
+            os.rmdir(self.group)
+
+
+def _write(path, value):
+    with open(path, "w") as file:
+        file.write(str(value))
+
+
 # ---- processor time -------------------------------------------------------------------------------
 
 

@@ -13,19 +13,22 @@
 
 #![expect(
     unsafe_code,
-    reason = "ioctl and mknod; the standard library does not offer them"
+    reason = "mknod, which the standard library does not offer"
 )]
 
-use std::ffi::{CString, c_int, c_ulong};
+mod sys;
+
+use std::ffi::{CString, c_int};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ashlar_rt::Buf;
+
+use sys::{LoopInfo, Shape};
 
 use crate::flow::on_thread;
 use crate::fuse::FuseMount;
@@ -200,12 +203,26 @@ const CLEAR_STEPS: u32 = 150;
 const RELEASE_STEPS: u32 = 10;
 const STEP: Duration = Duration::from_millis(20);
 
+/// How far the kernel reads ahead through the page cache. Its own 128 KiB keep one or two devices of an array busy; this
+/// is the largest request of FUSE, which is read from all devices at once.
+const READ_AHEAD_BYTES: u32 = 1 << 20;
+
 struct Plan {
     path: PathBuf,
     size_bytes: u64,
     read_only: bool,
     wide: bool,
     name: String,
+}
+
+impl Plan {
+    fn shape(&self) -> Shape<'_> {
+        Shape {
+            name: &self.name,
+            read_only: self.read_only,
+            block_size: if self.wide { 4096 } else { 512 },
+        }
+    }
 }
 
 fn no_thread() -> LoopError {
@@ -231,18 +248,20 @@ fn attach(plan: &Plan) -> Result<LoopAttachment, LoopError> {
     let control = control.map_err(LoopError::NoDevice)?;
     let mut last = io::Error::from_raw_os_error(libc::EBUSY);
     for _ in 0..ATTEMPTS {
-        let number = ioctl(&control, LOOP_CTL_GET_FREE, 0).map_err(LoopError::NoDevice)?;
+        let number = sys::free_number(&control).map_err(LoopError::NoDevice)?;
         let device = node(number).map_err(LoopError::NoDevice)?;
         let mut options = OpenOptions::new();
         let opened = options.read(true).write(!plan.read_only).open(&device);
         let opened = opened.map_err(LoopError::NoDevice)?;
-        match configure(&opened, &file, plan) {
+        match sys::configure(&opened, &file, &plan.shape()) {
             Ok(()) => {
-                let info = status(&opened).map_err(LoopError::Configure)?;
-                if info.flags & LO_FLAGS_DIRECT_IO == 0 {
-                    let _ = ioctl(&opened, LOOP_CLR_FD, 0); // as it was before
+                let info = sys::status(&opened).map_err(LoopError::Configure)?;
+                if !info.is_direct() {
+                    let _ = sys::clear(&opened); // as it was before
                     return Err(LoopError::NoDirectIo);
                 }
+                // It serves with less too, where this is refused.
+                let _ = sys::set_read_ahead(&opened, READ_AHEAD_BYTES);
                 let shown = backing_file(&device).unwrap_or_default();
                 return Ok(LoopAttachment {
                     device,
@@ -284,7 +303,7 @@ fn detach(device: &Path, identity: (u64, u64), times: u32) -> Result<(), LoopErr
     let Some(opened) = open_exclusively(device, times)? else {
         return Ok(());
     };
-    match status(&opened) {
+    match sys::status(&opened) {
         Ok(info) if (info.device, info.inode) == identity => {}
         _ => return Ok(()), // cleared by somebody else, and perhaps attached anew
     }
@@ -300,7 +319,7 @@ fn release(device: &Path, identity: (u64, u64)) -> Result<bool, LoopError> {
     let Ok(opened) = File::open(device) else {
         return Ok(true);
     };
-    match status(&opened) {
+    match sys::status(&opened) {
         Ok(info) if (info.device, info.inode) == identity => {}
         _ => return Ok(true), // cleared by somebody else, and perhaps attached anew
     }
@@ -330,7 +349,7 @@ fn open_exclusively(device: &Path, times: u32) -> Result<Option<File>, LoopError
 
 /// Clears the device, which happens when its last user closes it, and waits for that.
 fn clear(opened: File, device: &Path, identity: (u64, u64), steps: u32) -> Result<(), LoopError> {
-    match ioctl(&opened, LOOP_CLR_FD, 0) {
+    match sys::clear(&opened) {
         Err(error) if error.raw_os_error() != Some(libc::ENXIO) => {
             return Err(LoopError::Configure(error));
         }
@@ -340,7 +359,7 @@ fn clear(opened: File, device: &Path, identity: (u64, u64), steps: u32) -> Resul
         let Ok(again) = File::open(device) else {
             return Ok(());
         };
-        match status(&again) {
+        match sys::status(&again) {
             Ok(info) if (info.device, info.inode) == identity => {}
             _ => return Ok(()),
         }
@@ -439,110 +458,8 @@ fn may_be_stale(file_name: &[u8]) -> bool {
     tag == process_tag(None) || tag != process_tag(Some(pid))
 }
 
-const LOOP_CLR_FD: c_ulong = 0x4c01;
-const LOOP_GET_STATUS64: c_ulong = 0x4c05;
-const LOOP_CONFIGURE: c_ulong = 0x4c0a;
-const LOOP_CTL_GET_FREE: c_ulong = 0x4c82;
-const LO_FLAGS_READ_ONLY: u32 = 1;
-const LO_FLAGS_DIRECT_IO: u32 = 16;
-
-/// `struct loop_info64` of Linux `include/uapi/linux/loop.h`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct LoopInfo {
-    device: u64,
-    inode: u64,
-    rdevice: u64,
-    offset: u64,
-    size_limit: u64,
-    number: u32,
-    encrypt_type: u32,
-    encrypt_key_size: u32,
-    flags: u32,
-    file_name: [u8; 64],
-    crypt_name: [u8; 64],
-    encrypt_key: [u8; 32],
-    init: [u64; 2],
-}
-
-impl LoopInfo {
-    const EMPTY: LoopInfo = LoopInfo {
-        device: 0,
-        inode: 0,
-        rdevice: 0,
-        offset: 0,
-        size_limit: 0,
-        number: 0,
-        encrypt_type: 0,
-        encrypt_key_size: 0,
-        flags: 0,
-        file_name: [0; 64],
-        crypt_name: [0; 64],
-        encrypt_key: [0; 32],
-        init: [0; 2],
-    };
-}
-
-/// `struct loop_config` of the same file.
-#[repr(C)]
-struct LoopConfig {
-    fd: u32,
-    block_size: u32,
-    info: LoopInfo,
-    reserved: [u64; 8],
-}
-
-const _: () = assert!(size_of::<LoopInfo>() == 232 && size_of::<LoopConfig>() == 304);
-
-fn ioctl(fd: &File, request: c_ulong, argument: c_ulong) -> io::Result<c_int> {
-    // SAFETY: only for requests whose argument is a number.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, argument) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
-}
-
-fn configure(device: &File, file: &File, plan: &Plan) -> io::Result<()> {
-    let mut info = LoopInfo::EMPTY;
-    info.flags = LO_FLAGS_DIRECT_IO
-        | if plan.read_only {
-            LO_FLAGS_READ_ONLY
-        } else {
-            0
-        };
-    let shown = plan.name.as_bytes();
-    let shown = &shown[..shown.len().min(info.file_name.len() - 1)];
-    info.file_name[..shown.len()].copy_from_slice(shown);
-    let config = LoopConfig {
-        fd: file.as_raw_fd().cast_unsigned(),
-        block_size: if plan.wide { 4096 } else { 512 },
-        info,
-        reserved: [0; 8],
-    };
-    // SAFETY: `config` has the layout that this request reads, and lives during the call.
-    let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
-}
-
 fn status_of(device: &Path) -> std::io::Result<LoopInfo> {
-    File::open(device).and_then(|opened| status(&opened))
-}
-
-fn status(device: &File) -> io::Result<LoopInfo> {
-    let mut info = LoopInfo::EMPTY;
-    // SAFETY: `info` has the layout that this request writes, and lives during the call.
-    let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(info)
-    }
+    File::open(device).and_then(|opened| sys::status(&opened))
 }
 
 #[cfg(test)]

@@ -244,6 +244,9 @@ fn a_file_system_on_a_loop_device_keeps_its_files() {
                 .all(|(d, _)| d != attached.device()),
             "it is alive"
         );
+        let number = attached.device().file_name().unwrap().to_str().unwrap();
+        let ahead = fs::read_to_string(format!("/sys/block/{number}/queue/read_ahead_kb")).unwrap();
+        assert_eq!(ahead.trim(), "1024", "KiB read ahead");
         let (device, place) = (attached.device().to_owned(), directory.clone());
         let used = elsewhere(move || use_file_system(&device, &place))
             .await
