@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use ashlar_engine::status::ArrayStatus;
+use ashlar_engine::status::{ArrayStatus, TaskStatus};
 
 use crate::api::{Call, StatusReply, WaitReply};
 use crate::failure::Failure;
@@ -97,17 +97,21 @@ fn awaited(context: &Context, array: &str) -> String {
     }
 }
 
-fn present(array: &ArrayStatus, kinds: &[String]) -> String {
+/// The task to show of those that are left of these kinds, and how many others there are.
+fn shown<'a>(tasks: &'a [TaskStatus], kinds: &[String]) -> Option<(&'a TaskStatus, usize)> {
     let wanted = |kind: &String| kinds.is_empty() || kinds.contains(kind);
-    let mut tasks = array
-        .tasks
-        .iter()
-        .filter(|t| wanted(&t.kind) && t.state != "done");
-    let Some(task) = tasks.next() else {
+    let left = |t: &&TaskStatus| wanted(&t.kind) && t.state != "done";
+    let left: Vec<&TaskStatus> = tasks.iter().filter(left).collect();
+    let running = left.iter().find(|t| t.state == "running");
+    Some((running.or(left.first())?, left.len() - 1))
+}
+
+fn present(array: &ArrayStatus, kinds: &[String]) -> String {
+    let Some((task, others)) = shown(&array.tasks, kinds) else {
         return format!("{}: waiting", array.name);
     };
     let (name, work) = (&array.name, work_word(&task.kind));
-    let others = match tasks.count() {
+    let others = match others {
         0 => String::new(),
         n => format!(" (and {n} more)"),
     };
@@ -147,5 +151,33 @@ mod tests {
             ended(&kinds[..1], None, "optimal"),
             "no rebuild left to wait for; the array is optimal"
         );
+    }
+
+    #[test]
+    fn the_task_that_runs_is_shown() {
+        let task = |kind: &str, state: &str| TaskStatus {
+            id: 1,
+            kind: kind.into(),
+            state: state.into(),
+            done_bytes: 10,
+            total_bytes: 100,
+            bytes_per_second: 1,
+            eta_seconds: None,
+            reason: String::new(),
+            found: 0,
+            healed: 0,
+        };
+        let tasks = [
+            task("rebalance", "done"),
+            task("scrub", "waiting"),
+            task("reconstruct", "running"),
+        ];
+        let kind = |kinds: &[&str]| {
+            let kinds: Vec<String> = kinds.iter().map(ToString::to_string).collect();
+            shown(&tasks, &kinds).map(|(task, others)| (task.kind.clone(), others))
+        };
+        assert_eq!(kind(&[]), Some(("reconstruct".to_string(), 1)));
+        assert_eq!(kind(&["scrub"]), Some(("scrub".to_string(), 0)));
+        assert_eq!(kind(&["rebalance"]), None);
     }
 }
