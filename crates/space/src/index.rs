@@ -34,15 +34,15 @@ pub struct SegmentFacts {
     pub awaited: u16,
     /// Live blocks, 0 to all that it holds.
     pub live: u64,
-    /// Blocks that these leave empty in its stripes, as a volume block lies whole in one: rewriting it gains none of
-    /// them.
+    /// Blocks that these leave empty in stripes as the plan lays them, as a volume block lies whole in one: rewriting it
+    /// gains none of them.
     pub padding: u64,
     /// When it was closed, in any unit that grows.
     pub closed: u64,
 }
 
 impl SegmentFacts {
-    /// Blocks of stripes that its live blocks take, wherever they lie.
+    /// Blocks of stripes that its live blocks take.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.live + self.padding

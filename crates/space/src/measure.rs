@@ -15,8 +15,8 @@ pub struct Measure {
     pub elsewhere: u64,
     /// Live blocks in a shape that the plan does not want.
     pub unwanted: u64,
-    /// Blocks that the slots of closed segments could hold by the plan, less those that their live blocks take. (Dead blocks of a
-    /// segment that is being filled are waste too, as it will be closed: moves into it make none.)
+    /// Blocks that the slots of closed segments could hold by the plan, less those that their live blocks take. (Dead
+    /// blocks of a segment that is being filled are waste too, as it will be closed: moves into it make none.)
     pub waste: u64,
 }
 

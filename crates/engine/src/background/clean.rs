@@ -29,6 +29,9 @@ use crate::status::Work;
 /// Blocks of a segment that are moved at once, at most, if a stripe has no more: 64 MiB.
 const PART: u32 = 1 << 14;
 
+/// Blocks of the largest block of a volume: 128 KiB.
+const LARGEST_BLOCK: u32 = 32;
+
 /// Blocks of one strip that were read together.
 struct Strip {
     /// The first of them, within the strip.
@@ -48,6 +51,39 @@ fn stripes_of_part(segment: &Segment) -> u32 {
 }
 
 impl Background {
+    /// Finds out how much the stripes of a segment of an earlier process leave empty ([`Segment::left_empty`]); whether
+    /// any, which nobody knew.
+    pub(super) async fn learns_padding(&self, segment: &Pinned) -> bool {
+        let stripe_blocks = segment.geometry.stripe_blocks();
+        if segment.padding.get().is_some() {
+            return false;
+        }
+        let mut padding = 0;
+        // Blocks of volumes are powers of two: these fill such stripes.
+        let stripes = match stripe_blocks.is_multiple_of(LARGEST_BLOCK) {
+            true => 0,
+            false => segment.recorded.get(),
+        };
+        let starts = (0..stripes).step_by(stripes_of_part(segment) as usize);
+        for start in starts {
+            let part = start..stripes.min(start + stripes_of_part(segment));
+            let blocks: Vec<u32> = (part.start * stripe_blocks..part.end * stripe_blocks).collect();
+            let rows = rows_of(&self.core, segment, &blocks).await;
+            for stripe in part {
+                let of_stripe = rows.range(stripe * stripe_blocks..(stripe + 1) * stripe_blocks);
+                let owners = of_stripe.map(|(_, row)| Owner::from_bytes(&row.owner));
+                let (mut filled, mut largest) = (0, 1);
+                for owner in owners.filter(|owner| owner.tree != 0) {
+                    filled += 1;
+                    largest = largest.max(u32::from(owner.pieces_less_one) + 1);
+                }
+                padding += segment.left_empty(filled, largest);
+            }
+        }
+        segment.padding.set(Some(padding));
+        padding > 0
+    }
+
     /// Moves the live blocks of a data segment: of a large one a part at a time, which is merged before the next, so
     /// that neither what is read nor the deltas of what was moved take memory by the size of a slot.
     pub(super) async fn clean_segment(

@@ -135,13 +135,9 @@ impl Background {
             let skips = planted::on(Bug::ScrubSkips).then(|| (0, 0, Tally::default()));
             let Some((bytes, skipped, tally)) = looked.or(skips) else {
                 for (_, look) in looking {
-                    let looked = look.await.filter(|_| self.home.scrubs.is_open(&aim));
-                    let Some((_, _, mut tally)) = looked else {
-                        continue;
-                    };
-                    // It is looked at again, which does not find what was repaired.
-                    tally.keep_repaired();
-                    self.home.scrubbed(None, self.seen(tally, (0, 0)));
+                    if let Some((_, _, tally)) = look.await {
+                        self.rests_after(&aim, tally);
+                    }
                 }
                 return;
             };
@@ -154,12 +150,21 @@ impl Background {
         }
     }
 
+    /// What was looked at is looked at again, as the scrub was told to rest meanwhile: that will not find what was
+    /// repaired.
+    fn rests_after(&self, aim: &Aim, mut tally: Tally) {
+        tally.keep_repaired();
+        if !tally.0.is_empty() && self.home.scrubs.is_open(aim) {
+            self.home.scrubbed(None, self.seen(tally, (0, 0)));
+        }
+    }
+
     /// How many segments are looked at together.
     fn scrubbed_at_once(&self) -> usize {
         let devices = self.core.readable().len();
-        let topology = self.home.topology();
-        let width = usize::from(topology.shape().width()).max(1);
-        let most = BYTES_AT_ONCE / (width as u64 * self.stretch_bytes()).max(1);
+        let geometry = self.geometry();
+        let width = geometry.width();
+        let most = BYTES_AT_ONCE / self.bytes_at_once(geometry).max(1);
         let most = usize::try_from(most).unwrap_or(usize::MAX).max(1);
         (PIECES * devices).div_ceil(width).clamp(1, most)
     }
@@ -215,14 +220,14 @@ impl Background {
                 .await;
         }
         let mut tally = Tally::default();
-        let mut untold = BTreeSet::new();
+        let (mut untold, mut skipped) = (BTreeSet::new(), BTreeSet::new());
         if aim.check {
             for (_, place, found) in &headers {
                 tally.add(place.device, Part::Header, *found, false);
             }
         } else {
             tally.take(self.repair_headers(segment, &headers).await);
-            untold = self.repair_blocks(segment, &mut faults, &mut bytes).await;
+            untold = self.repair_blocks(segment, &mut faults, &mut skipped).await;
         }
         for (block, (device, found)) in &faults {
             let is_good = !untold.contains(block) && self.is_repaired(segment, block);
@@ -230,11 +235,14 @@ impl Background {
             tally.add(*device, part_of(segment, block), *found, repaired);
             if block.within == SUMMARY && !repaired {
                 // Nothing says what the blocks under it should be.
-                let course = segment.geometry.course_of(block.stripe);
-                skip_course(segment, course, &mut bytes);
+                skipped.insert(course_of(segment, block));
             }
         }
-        Some((bytes.0, bytes.1, tally))
+        let of_course =
+            |(course, _): &(u32, usize)| bytes_of_courses(segment.geometry, *course..*course + 1);
+        // These were read, but could not be verified.
+        let unverified = skipped.iter().map(of_course).sum::<u64>().min(bytes.0);
+        Some((bytes.0 - unverified, bytes.1 + unverified, tally))
     }
 
     /// Looks at all columns of a stretch.
@@ -271,12 +279,13 @@ impl Background {
     }
 
     /// Has bad blocks repaired and waits for that. Under a summary that was bad, blocks are looked at once it is good;
-    /// others turn out bad where they are needed for a repair. Gives those that could not even be remembered.
+    /// others turn out bad where they are needed for a repair. Gives those that could not even be remembered, and adds
+    /// what a column has of a course that could not be looked at.
     async fn repair_blocks(
         self: &Rc<Self>,
         segment: &Pinned,
         faults: &mut Faults,
-        bytes: &mut (u64, u64),
+        skipped: &mut BTreeSet<(u32, usize)>,
     ) -> BTreeSet<BadBlock> {
         let (mut due, mut untold) = (faults.clone(), BTreeSet::new());
         while !due.is_empty() {
@@ -287,18 +296,13 @@ impl Background {
             let summaries: BTreeSet<(u32, usize)> = due
                 .keys()
                 .filter(|block| block.within == SUMMARY && self.is_repaired(segment, block))
-                .map(|block| {
-                    (
-                        segment.geometry.course_of(block.stripe),
-                        block.column.into(),
-                    )
-                })
+                .map(|block| course_of(segment, block))
                 .collect();
             due = self.core.bad.take_watched(segment.number);
             for (course, index) in summaries {
                 let looked = look_at(&self.core, segment, course..course + 1, index).await;
                 let (device, bad) = looked.unwrap_or_else(|| {
-                    skip_course(segment, course, bytes);
+                    skipped.insert((course, index));
                     Default::default()
                 });
                 due.extend(
@@ -421,7 +425,7 @@ impl Background {
         }
         let skipped = u64::from(!whole) * BLOCK_U64;
         if !self.goes_on(&aim) {
-            return;
+            return self.rests_after(&aim, tally);
         }
         self.home.scrubbed(None, self.seen(tally, (0, skipped)));
         self.home.end_scrub(State::Done);
@@ -445,10 +449,12 @@ impl Background {
     }
 }
 
-/// What a column has of a course could not be verified, though it was read.
-fn skip_course(segment: &Pinned, course: u32, bytes: &mut (u64, u64)) {
-    let under = bytes_of_courses(segment.geometry, course..course + 1).min(bytes.0);
-    *bytes = (bytes.0 - under, bytes.1 + under);
+/// The course of a block, and its column.
+fn course_of(segment: &Pinned, block: &BadBlock) -> (u32, usize) {
+    (
+        segment.geometry.course_of(block.stripe),
+        block.column.into(),
+    )
 }
 
 /// The part of a device that a block is of.

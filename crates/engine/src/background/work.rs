@@ -208,18 +208,23 @@ impl Background {
         }
     }
 
+    /// Segments of data as the array lays them with all its devices.
+    pub(super) fn geometry(&self) -> SegmentGeometry {
+        let topology = self.home.topology();
+        SegmentGeometry {
+            k: topology.shape().k,
+            m: topology.shape().m,
+            strip_blocks: self.home.superblock.borrow().strip_blocks,
+            slot_blocks: self.core.slot_blocks,
+        }
+    }
+
     /// How many jobs may run at once.
     fn at_once(&self) -> usize {
         let topology = self.home.topology();
         let slots = topology.members().iter().map(|m| m.slots as usize);
         let by_slots = slots.min().unwrap_or(0) / SLOTS_PER_JOB;
-        let geometry = SegmentGeometry {
-            k: topology.shape().k,
-            m: topology.shape().m,
-            strip_blocks: self.home.superblock.borrow().strip_blocks,
-            slot_blocks: self.core.slot_blocks,
-        };
-        let bytes = self.bytes_at_once(geometry);
+        let bytes = self.bytes_at_once(self.geometry());
         let in_use = topology
             .members()
             .iter()
@@ -364,6 +369,9 @@ impl Background {
         // In another group it takes only the room that is there for clients.
         let own = area_of(&self.home.topology(), &segment) == into;
         let class = if own { Class::Clean } else { Class::Client };
+        if own && work == Work::Clean && self.learns_padding(&segment).await {
+            return Moved::default(); // it is worth less than it seemed
+        }
         self.clean_segment(&segment, (group, class), work).await
     }
 

@@ -265,6 +265,7 @@ impl Home {
         }
         let record = self.liveness.take_record(number);
         let segment = Segment::create(number, kind, geometry, code, columns, record);
+        segment.padding.set(Some(0));
         if self.columns_lacking(&segment) > 0 {
             self.core.failing.set_maybe_degraded(true);
         }

@@ -124,9 +124,16 @@ pub fn area_of(topology: &Topology, segment: &Segment) -> Area {
     )
 }
 
-/// The share of a segment's padding that is due to its live blocks.
-fn padding_of(segment: &Segment, live: u64) -> u64 {
-    let (full, padding) = (segment.geometry.data_blocks(), segment.padding.get());
+/// The share of a segment's padding that is due to its live blocks. Stripes of another width fill otherwise: of these
+/// nobody knows.
+fn padding_of(segment: &Segment, planned: u16, live: u64) -> u64 {
+    if segment.geometry.k != planned {
+        return 0;
+    }
+    let (full, padding) = (
+        segment.geometry.data_blocks(),
+        segment.padding.get().unwrap_or(0),
+    );
     let held = u64::from(full.saturating_sub(padding)).max(1);
     (u64::from(padding) * live).div_ceil(held)
 }
@@ -439,7 +446,7 @@ impl Home {
             elsewhere: plan.elsewhere(topology, area, &columns),
             awaited: self.awaited_columns(segment),
             live,
-            padding: padding_of(segment, live),
+            padding: padding_of(segment, plan.of(area).k, live),
             closed: segment.number,
         }
     }

@@ -147,8 +147,9 @@ pub struct Segment {
     pub image_behind: Cell<Option<u64>>,
     /// Live data blocks.
     pub live: RefCell<Bitmap>,
-    /// Blocks that stripes written by this process leave empty, as volume blocks of that size do not fill a stripe.
-    pub padding: Cell<u32>,
+    /// Blocks that its stripes leave empty for the size of their volume blocks ([`Segment::left_empty`]). None: it is of
+    /// an earlier process, and nobody has looked yet.
+    pub padding: Cell<Option<u32>>,
     /// Its record in the liveness tree.
     pub record: Cell<u32>,
     /// How many hold it, besides the table.
@@ -187,11 +188,19 @@ impl Segment {
             rows_since: Cell::new(None),
             image_behind: Cell::new(None),
             live: RefCell::new(Bitmap::new(geometry.data_blocks())),
-            padding: Cell::new(0),
+            padding: Cell::new(None),
             record: Cell::new(record),
             pins: Cell::new(0),
         };
         Rc::new(segment).pin()
+    }
+
+    /// Blocks that a stripe of it leaves empty, as the largest of its volume blocks fill one only so far: volumes are
+    /// promised room as if their blocks leave as much (`Packing`). A stripe that is closed sooner leaves more, which
+    /// rewriting gains.
+    pub fn left_empty(&self, filled: u32, largest: u32) -> u32 {
+        let stripe = self.geometry.stripe_blocks();
+        (stripe - filled).min(stripe % largest.max(1))
     }
 
     /// Keeps it from being freed.

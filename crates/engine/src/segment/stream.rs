@@ -123,6 +123,14 @@ impl OpenStripe {
         self.segment.geometry.stripe_blocks() - self.filled()
     }
 
+    /// It is written: its segment leaves so much more empty.
+    pub fn count_padding(&self) {
+        let largest = self.items.borrow().iter().map(|i| i.pieces).max();
+        let rest = self.segment.left_empty(self.filled(), largest.unwrap_or(1));
+        let padding = &self.segment.padding;
+        padding.set(padding.get().map(|sum| sum + rest));
+    }
+
     /// Data block within the segment of a block of this stripe.
     pub fn block_in_segment(&self, block: u32) -> u32 {
         self.number * self.segment.geometry.stripe_blocks() + block

@@ -54,15 +54,12 @@ impl Shard {
         class: Class,
         into: Option<u16>,
     ) -> Result<(), VolumeError> {
-        let filling = |s: &&Rc<OpenStripe>| s.phase.get() == StripePhase::Filling;
-        if let Some(stripe) = stream.current.as_ref().filter(filling) {
-            if stripe.room() >= pieces {
-                return Ok(());
-            }
-            // Not what a block of another size would have filled: such stripes are packed better when they are moved.
-            let segment = &stripe.segment;
-            let rest = stripe.room().min(segment.geometry.stripe_blocks() % pieces);
-            segment.padding.set(segment.padding.get() + rest);
+        if stream
+            .current
+            .as_ref()
+            .is_some_and(|s| s.phase.get() == StripePhase::Filling && s.room() >= pieces)
+        {
+            return Ok(());
         }
         self.close(stream);
         let mut wanted_row = stream.open_segments().max(1);
@@ -166,7 +163,10 @@ impl Shard {
             let (written, writing) = starting.await;
             *stripe.written.borrow_mut() = Some(written);
             match writing.await {
-                Ok(()) => shard.stripe_done(&stripe, StripePhase::Written),
+                Ok(()) => {
+                    stripe.count_padding();
+                    shard.stripe_done(&stripe, StripePhase::Written);
+                }
                 Err(stripe::TooFewColumns) => shard.place_anew(&stripe).await,
             }
         });
