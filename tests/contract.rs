@@ -167,6 +167,15 @@ fn a_socket_is_given_to_whom_it_is_for_and_that_is_kept() {
     daemon.ok(&["volume", "detach", "t/v", &at]);
     daemon.ok(&["volume", "attach", "t/v", "--nbd", &at, "--mode", "666"]);
     assert_eq!(rights(), (0, 0, 0o666));
+    // A second volume there would be open to all too, or not to whom it is for.
+    daemon.ok(&["volume", "create", "t/w", "--size", "4M", "--thin"]);
+    for given in [&[][..], &["--mode", "660"]] {
+        let line = [&["volume", "attach", "t/w", "--nbd", &at], given].concat();
+        let (error, _) = daemon.fails(&line);
+        assert!(error.contains("another owner or mode"), "{error}");
+    }
+    daemon.ok(&["volume", "attach", "t/w", "--nbd", &at, "--mode", "666"]);
+    daemon.ok(&["volume", "detach", "t/w"]);
     daemon.ok(&["volume", "detach", "t/v"]);
     for (line, code, words) in [
         ("--nbd 127.0.0.1:10809 --owner 1:1", 2, "Unix socket"),

@@ -167,3 +167,20 @@ fn what_cannot_be_set_is_refused_in_one_line() {
         "{text}"
     );
 }
+
+/// Names move on once a device has died: the one that has a name now is meant by it.
+#[test]
+fn a_path_means_the_device_that_is_there_now() {
+    let mut daemon = Daemon::start("names-moved");
+    let files = daemon.create_served("ec2+2", 5);
+    daemon.ok(&["set", "t", "start.wait=1s"]);
+    assert!(daemon.stop());
+    std::fs::remove_file(&files[1]).unwrap();
+    std::fs::rename(&files[2], &files[1]).unwrap();
+    daemon.launch();
+    daemon.ok(&["wait", "t"]);
+    let said = daemon.ok(&["offline", "t", &files[1]]);
+    assert!(said.contains("device 2 "), "{said}");
+    let state = |index| daemon.device_state(index).unwrap();
+    assert_eq!((&state(1)[..], &state(2)[..]), ("missing", "offline"));
+}

@@ -61,6 +61,7 @@ impl Host {
             for (uuid, devices) in found {
                 let name = name_of(&devices);
                 let imported = async {
+                    self.check_not_here(&uuid)?;
                     self.check_complete(&uuid, &devices, &import)?;
                     let given = (devices, &closed[..]);
                     self.import_devices(&uuid, given, &import, &mut reply.warnings)
@@ -113,12 +114,25 @@ impl Host {
             )));
         }
         drop(matching);
+        self.check_not_here(&uuid)?;
         self.check_complete(&uuid, &devices, &import)?;
         let member = self
             .import_devices(&uuid, (devices, &closed), &import, &mut reply.warnings)
             .await?;
         reply.imported.push(self.merged_status_of(&member).await);
         Ok(reply)
+    }
+
+    /// Refuses what was found of an array that is open: a device that is back, or a copy of one.
+    fn check_not_here(&self, uuid: &str) -> Result<(), Failure> {
+        let Some(member) = self.imported(uuid) else {
+            return Ok(());
+        };
+        let name = member.array.name();
+        Err(Failure::refused(format!(
+            "array {name} ({uuid}) is already imported, and more devices of it were found: one that is back is taken in \
+             by 'ashlar online {name} PATH', a copy of one is not ('ashlar device scan' lists them)"
+        )))
     }
 
     /// The open array of this name or UUID.
@@ -354,15 +368,19 @@ impl Host {
             }
             Err(error) => return Err(and_left(failure_of(error), &stopped.left)),
         }
-        let removed = self.remove(name);
-        removed.map_err(|failure| and_left(failure, &stopped.left))?;
+        let mut left = stopped.left;
+        if let Err(failure) = self.remove(name) {
+            left.push(format!(
+                "{name} is exported; {failure}, and the next start of the daemon may import {name} again"
+            ));
+        }
         // What it took, which the allocator would keep; its tasks let go of it a moment later.
         let rt = self.rt.clone();
         self.rt.spawn(async move {
             rt.sleep(ashlar_rt::SECOND).await;
             ashlar_rt::give_back_memory();
         });
-        Ok(stopped.left)
+        Ok(left)
     }
 
     /// Closes every array for the end of the process; the state file keeps them.

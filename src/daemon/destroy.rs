@@ -59,7 +59,8 @@ impl Host {
             tracing::warn!(array = name, "{line}");
         }
         self.forget_paths(&member.array);
-        self.remove(name)?;
+        let removed = self.remove(name);
+        removed.map_err(|failure| and_left(failure, &not_wiped))?;
         Ok(DestroyReply {
             destroyed: name.to_string(),
             not_wiped,

@@ -104,6 +104,8 @@ enum Handle {
 struct Server {
     server: NbdServer,
     exports: Rc<Catalog>,
+    /// Whose its socket is, other than root's alone.
+    rights: Option<Rights>,
     users: usize,
 }
 
@@ -279,8 +281,14 @@ impl Frontends {
         export: &str,
         served: Rc<dyn Volume>,
     ) -> Result<(), Failure> {
-        let present = self.servers.borrow().contains_key(address);
-        if !present {
+        let present = self.servers.borrow().get(address).map(|s| s.rights);
+        if present.is_some_and(|given| given != rights) {
+            return Err(Failure::refused(format!(
+                "other volumes are served at {address} with another owner or mode; give the same ones, or another \
+                 address ('ashlar status -v' shows them)"
+            )));
+        }
+        if present.is_none() {
             let cannot = |e: &dyn std::fmt::Display| {
                 Failure::refused(format!("cannot serve NBD at {address}: {e}"))
             };
@@ -309,6 +317,7 @@ impl Frontends {
             let server = Server {
                 server,
                 exports,
+                rights,
                 users: 0,
             };
             self.servers

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ashlar_engine::status::{ArrayStatus, DeviceState, DeviceStatus, LostRange};
+use ashlar_engine::status::{ArrayStatus, DeviceState, LostRange};
 use ashlar_engine::{Array, Settings, Work, uuid_text};
 use ashlar_rt::{Gate, Lock, Nanos, Rt, SECOND};
 use serde_json::Value;
@@ -274,7 +274,7 @@ impl Host {
             settings::check_default(array, key)?;
             default.clone_into(&mut value);
         }
-        if !self.set_notify(&member, key, &value)? {
+        if !self.set_notify(&member, key, &value).await? {
             let engines = settings::engines(key);
             settings::check_rates(&member.array, key, &value)?;
             let set = member.array.set(&engines, &value).await;
@@ -427,33 +427,6 @@ impl Host {
             done,
             stuck,
             array: Some(self.status_of(&member).await),
-        })
-    }
-
-    /// The device of an array that a path, UUID or index names.
-    ///
-    /// # Errors
-    /// If none is meant.
-    pub(super) async fn device_named(
-        &self,
-        member: &Member,
-        device: &str,
-    ) -> Result<DeviceStatus, Failure> {
-        let status = self.status_of(member).await;
-        let wanted = std::fs::canonicalize(device).ok();
-        let found = status.devices.into_iter().find(|known| {
-            known.last_path == device
-                || known.uuid == device
-                || known.index.to_string() == device
-                || wanted
-                    .as_deref()
-                    .is_some_and(|w| w.as_os_str() == known.last_path.as_str())
-        });
-        let name = member.array.name();
-        found.ok_or_else(|| {
-            Failure::not_found(format!(
-                "{device} is not a device of {name}; 'ashlar status {name} -v' lists them"
-            ))
         })
     }
 

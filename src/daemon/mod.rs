@@ -29,6 +29,7 @@ pub(crate) mod log;
 pub(crate) mod manager;
 pub(crate) mod memory;
 mod missing;
+mod named;
 pub(crate) mod names;
 mod notifier;
 pub(crate) mod notify;

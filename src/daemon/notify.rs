@@ -13,6 +13,7 @@ use ashlar_rt::oneshot;
 use crate::api::{ArrayEvent, NotifyReply, Severity, Told};
 use crate::daemon::host::{Host, Member};
 use crate::daemon::notifier::{News, parse_address};
+use crate::daemon::open::on_thread;
 use crate::daemon::severity::is_news;
 use crate::daemon::state::{NOTIFY_SETTINGS, NotifySettings};
 use crate::failure::Failure;
@@ -42,7 +43,7 @@ impl Host {
     ///
     /// # Errors
     /// If the value is not one, or cannot be kept.
-    pub(crate) fn set_notify(
+    pub(crate) async fn set_notify(
         &self,
         member: &Member,
         key: &str,
@@ -51,7 +52,9 @@ impl Host {
         if !NOTIFY_SETTINGS.iter().any(|(known, _)| *known == key) {
             return Ok(false);
         }
-        check(key, value)?;
+        // What is looked at may lie on a volume of ours: this thread serves it.
+        let (of, is) = (key.to_string(), value.to_string());
+        on_thread(move || check(&of, &is)).await??;
         let uuid = uuid_text(&member.array.uuid());
         let before = self.state.notify.borrow().clone();
         {

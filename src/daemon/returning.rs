@@ -336,8 +336,14 @@ impl Host {
                 return Ok(reply_of(name, taken, &path));
             }
             Ok(known) => self.place_of(&member, &known).await?,
-            Err(_) if Path::new(device).exists() => PathBuf::from(device),
-            Err(failure) => return Err(failure),
+            Err(failure) => {
+                let path = PathBuf::from(device);
+                let at = path.clone();
+                match on_thread(move || at.exists()).await? {
+                    true => path,
+                    false => return Err(failure),
+                }
+            }
         };
         let opened = self.opener.open(&path, Access::Exclusive).await?;
         let taken = member.array.online(opened, force).await;
@@ -421,6 +427,9 @@ impl Host {
         if call.dry_run {
             return Ok(reply);
         }
+        // Others may have failed meanwhile; what it holds is erased now.
+        let fits = member.array.check_replacement(old.index, bytes, call.force);
+        fits.map_err(failure_of)?;
         let device = self.take_one(candidate).await?;
         let taken = member.array.replace(old.index, device, call.force).await;
         let taken = taken.map_err(failure_of)?;

@@ -197,7 +197,9 @@ fn what_large_blocks_leave_empty_is_not_cleaned_after_an_import() {
         fill(&v, size, unit.into(), 1, "all of it").await;
         array.export().await.unwrap();
         drop((v, array));
-        let array = Array::import(&handle, kept, Import::default()).await.unwrap();
+        let array = Array::import(&handle, kept, Import::default())
+            .await
+            .unwrap();
         let v = array.volume("v").unwrap();
         // What is overwritten here dies whole segments at a time: nothing else is worth moving.
         for version in 2..6 {
