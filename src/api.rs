@@ -349,6 +349,15 @@ pub(crate) struct Rights {
     pub(crate) mode: u32,
 }
 
+impl Rights {
+    /// Those of a socket that was given to nobody.
+    pub(crate) const ROOT_ALONE: Rights = Rights {
+        user: 0,
+        group: 0,
+        mode: 0o600,
+    };
+}
+
 /// A way to serve a volume, as the operator asks for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "address", rename_all = "lowercase")]

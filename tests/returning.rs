@@ -80,14 +80,25 @@ fn a_device_goes_offline_and_comes_back() {
     assert!(code == 1 && again.contains("in use"), "{again}");
     daemon.ok(&["wait", "t"]); // what was written without it lies on it, too
 
-    // The answer says what is at risk, and what to type where no more may go.
+    // The answer says what is at risk, and what to type where no more may go: with more written, some of it lies on
+    // both devices, and on one more.
+    write(&daemon, 3);
+    write(&daemon, 4);
     daemon.ok(&["offline", "t", "2"]);
     let said = daemon.ok(&["offline", "t", "3"]);
     assert!(
         said.contains("CRITICAL: the next device failure loses"),
         "{said}"
     );
-    let (refused, code) = daemon.fails(&["offline", "t", "4"]);
+    let next = |index: &&str| {
+        let output = daemon.run(&["offline", "t", index]);
+        if output.status.success() {
+            daemon.ok(&["online", "t", index]); // nothing needed that one
+        }
+        !output.status.success()
+    };
+    let needed = ["4", "5", "0", "1"].into_iter().find(next);
+    let (refused, code) = daemon.fails(&["offline", "t", needed.unwrap()]);
     let words = "'ashlar online t 2' takes it in again first";
     assert!(code == 1 && refused.contains(words), "{refused}");
     daemon.ok(&["online", "t", "2"]);

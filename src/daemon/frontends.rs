@@ -282,10 +282,11 @@ impl Frontends {
         served: Rc<dyn Volume>,
     ) -> Result<(), Failure> {
         let present = self.servers.borrow().get(address).map(|s| s.rights);
-        if present.is_some_and(|given| given != rights) {
+        let effective = |given: Option<Rights>| given.unwrap_or(Rights::ROOT_ALONE);
+        if present.is_some_and(|given| effective(given) != effective(rights)) {
             return Err(Failure::refused(format!(
-                "other volumes are served at {address} with another owner or mode; give the same ones, or another \
-                 address ('ashlar status -v' shows them)"
+                "other volumes are served at {address} with another owner or mode; give the same ones \
+                 ('stat' shows those of the socket), or another address"
             )));
         }
         if present.is_none() {

@@ -369,7 +369,9 @@ impl Background {
         // In another group it takes only the room that is there for clients.
         let own = area_of(&self.home.topology(), &segment) == into;
         let class = if own { Class::Clean } else { Class::Client };
-        if own && work == Work::Clean && self.learns_padding(&segment).await {
+        // What is laid otherwise is rewritten for its shape, however it was filled.
+        let planned = self.home.plan().of(into).k == segment.geometry.k;
+        if own && planned && work == Work::Clean && self.learns_padding(&segment).await {
             return Moved::default(); // it is worth less than it seemed
         }
         self.clean_segment(&segment, (group, class), work).await
