@@ -104,8 +104,8 @@ enum Handle {
 struct Server {
     server: NbdServer,
     exports: Rc<Catalog>,
-    /// Whose its socket is, other than root's alone.
-    rights: Option<Rights>,
+    /// Whose its socket is.
+    rights: Rights,
     users: usize,
 }
 
@@ -282,8 +282,8 @@ impl Frontends {
         served: Rc<dyn Volume>,
     ) -> Result<(), Failure> {
         let present = self.servers.borrow().get(address).map(|s| s.rights);
-        let effective = |given: Option<Rights>| given.unwrap_or(Rights::ROOT_ALONE);
-        if present.is_some_and(|given| effective(given) != effective(rights)) {
+        let whose = rights.unwrap_or(Rights::ROOT_ALONE);
+        if present.is_some_and(|given| given != whose) {
             return Err(Failure::refused(format!(
                 "other volumes are served at {address} with another owner or mode; give the same ones \
                  ('stat' shows those of the socket), or another address"
@@ -318,7 +318,7 @@ impl Frontends {
             let server = Server {
                 server,
                 exports,
-                rights,
+                rights: whose,
                 users: 0,
             };
             self.servers

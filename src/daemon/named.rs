@@ -63,24 +63,14 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
-    use ashlar_engine::status::DeviceErrors;
-
     use super::*;
+    use crate::view::tests;
 
     fn device(index: u16, state: DeviceState, path: &str, last_path: &str) -> DeviceStatus {
         DeviceStatus {
-            index,
-            uuid: format!("uuid-{index}"),
             path: path.into(),
             last_path: last_path.into(),
-            storage: String::new(),
-            size_bytes: 1 << 30,
-            domain: String::new(),
-            state,
-            errors: DeviceErrors::default(),
-            used_bytes: 0,
-            read_bytes: 0,
-            written_bytes: 0,
+            ..tests::device(index, state)
         }
     }
 

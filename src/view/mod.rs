@@ -12,7 +12,7 @@ pub(crate) mod progress;
 pub(crate) mod scrub;
 pub(crate) mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::io::IsTerminal;
 

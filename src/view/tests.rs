@@ -8,7 +8,8 @@ use super::mdstat::mdstat;
 use super::picture::{More, picture};
 use super::{Style, Tone};
 
-fn device(index: u16, state: DeviceState) -> DeviceStatus {
+/// A device at a path of its own, or at none where it is missing.
+pub(crate) fn device(index: u16, state: DeviceState) -> DeviceStatus {
     DeviceStatus {
         index,
         uuid: format!("uuid-{index}"),
