@@ -149,6 +149,11 @@ impl Served {
 /// Most bytes of zeros written at a time.
 const ZEROS: usize = 1 << 20;
 
+thread_local! {
+    /// The zeros that all requests write: requests without a payload take no memory of their own.
+    static ALL_ZEROS: Slice = Slice::zeroed(ZEROS);
+}
+
 /// Writes zeros as data, so that their space is taken: what is written there later finds room.
 async fn write_zeros(
     volume: &EngineVolume,
@@ -157,7 +162,7 @@ async fn write_zeros(
     durable: bool,
 ) -> Result<(), VolumeError> {
     let end = offset.checked_add(length).ok_or(VolumeError::OutOfRange)?;
-    let zeros = Buf::zeroed(usize::try_from(length).unwrap_or(ZEROS).min(ZEROS)).freeze();
+    let zeros = ALL_ZEROS.with(Clone::clone);
     while offset < end {
         let most = usize::try_from(end - offset).unwrap_or(ZEROS).min(ZEROS);
         let last = offset + most as u64 == end;

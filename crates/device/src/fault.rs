@@ -66,6 +66,12 @@ impl Fault {
                 Fault::Offline
             }
             libc::ENOTCONN | libc::ECONNRESET | libc::ENOLINK | libc::ECANCELED => Fault::Offline,
+            // What a file lies on has gone: a FUSE or NFS server, the way to it, a medium that was taken out.
+            libc::ECONNABORTED | libc::ECONNREFUSED | libc::ESTALE | libc::EPIPE => Fault::Offline,
+            libc::ENETDOWN | libc::ENETUNREACH | libc::EHOSTDOWN | libc::EHOSTUNREACH => {
+                Fault::Offline
+            }
+            libc::ENOMEDIUM => Fault::Offline,
             libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Fault::NoSpace,
             libc::EROFS | libc::EPERM | libc::EACCES => Fault::ReadOnly,
             libc::ETIMEDOUT | libc::ETIME => Fault::Timeout,
@@ -108,7 +114,16 @@ mod tests {
             ),
             (
                 Fault::Offline,
-                &[libc::ENODEV, libc::ENXIO, libc::EBADF, libc::EBADE],
+                &[
+                    libc::ENODEV,
+                    libc::ENXIO,
+                    libc::EBADF,
+                    libc::EBADE,
+                    libc::ECONNABORTED,
+                    libc::ESTALE,
+                    libc::EHOSTUNREACH,
+                    libc::ENOMEDIUM,
+                ],
             ),
             (Fault::NoSpace, &[libc::ENOSPC, libc::EDQUOT]),
             (Fault::ReadOnly, &[libc::EROFS, libc::EPERM]),

@@ -26,6 +26,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ashlar_rt::{Buf, Driver, Epoll, Rt, Slice, oneshot};
 use io_uring::{IoUring, types};
@@ -52,6 +53,8 @@ const SUBMISSION_ENTRIES: u32 = 256;
 const COMPLETION_ENTRIES: u32 = 16_384;
 /// Rounds of submitting and reaping in one turn, while completions make room for what waits.
 const TURN_ROUNDS: u32 = 16;
+/// How long the thread waits before it hands entries to a kernel again that had no memory for them.
+const OUT_OF_MEMORY: Duration = Duration::from_millis(1);
 /// How long dropping a ring waits for operations in flight.
 const DRAIN_SECONDS: u32 = 10;
 
@@ -322,9 +325,15 @@ impl Driver for Inner {
                 self.pump_starved();
             }
             self.submit();
-            if self.reap() == 0 {
+            if self.reap() > 0 {
+                continue;
+            }
+            if self.unsubmitted.get() == 0 {
                 return round > 0;
             }
+            // The kernel is out of memory or of requests: nothing wakes the executor when it has some again.
+            std::thread::sleep(OUT_OF_MEMORY);
+            return true;
         }
         true
     }
@@ -401,6 +410,7 @@ impl UringDevice {
             offset,
             left,
             retries: 0,
+            pausing: false,
         });
     }
 

@@ -129,16 +129,13 @@ impl Source {
     }
 }
 
-enum Target {
-    Descriptor(Rc<Source>),
-    Driver(Weak<dyn Driver>),
-}
-
 /// The reactor: an epoll instance with an eventfd in it.
 pub struct Epoll {
     epoll: OwnedFd,
     unpark: Arc<OwnedFd>,
-    targets: RefCell<BTreeMap<u64, Target>>,
+    sources: RefCell<BTreeMap<u64, Rc<Source>>>,
+    /// Few: each has a turn before every sleep.
+    drivers: RefCell<Vec<(u64, Weak<dyn Driver>)>>,
     next_token: Cell<u64>,
     busy_turns: Cell<u32>,
 }
@@ -146,7 +143,7 @@ pub struct Epoll {
 impl std::fmt::Debug for Epoll {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Epoll")
-            .field("targets", &self.targets.borrow().len())
+            .field("sources", &self.sources.borrow().len())
             .finish_non_exhaustive()
     }
 }
@@ -163,17 +160,17 @@ impl Epoll {
         Ok(Epoll {
             epoll,
             unpark,
-            targets: RefCell::default(),
+            sources: RefCell::default(),
+            drivers: RefCell::default(),
             next_token: Cell::new(UNPARK + 1),
             busy_turns: Cell::new(0),
         })
     }
 
-    fn add(&self, fd: BorrowedFd<'_>, events: u32, target: Target) -> io::Result<u64> {
+    fn watch(&self, fd: BorrowedFd<'_>, events: u32) -> io::Result<u64> {
         let token = self.next_token.get();
         self.next_token.set(token + 1);
         sys::epoll_add(self.epoll.as_fd(), fd, events, token)?;
-        self.targets.borrow_mut().insert(token, target);
         Ok(token)
     }
 
@@ -181,7 +178,8 @@ impl Epoll {
     pub(crate) fn register(&self, fd: BorrowedFd<'_>) -> io::Result<(u64, Rc<Source>)> {
         let source = Rc::new(Source::default());
         let events = sys::IN | sys::OUT | sys::PEER_CLOSED | sys::EDGE;
-        let token = self.add(fd, events, Target::Descriptor(source.clone()))?;
+        let token = self.watch(fd, events)?;
+        self.sources.borrow_mut().insert(token, source.clone());
         Ok((token, source))
     }
 
@@ -191,12 +189,17 @@ impl Epoll {
     /// # Errors
     /// When `fd` cannot be polled.
     pub fn attach(&self, fd: BorrowedFd<'_>, driver: Weak<dyn Driver>) -> io::Result<u64> {
-        self.add(fd, sys::IN | sys::EDGE, Target::Driver(driver))
+        let token = self.watch(fd, sys::IN | sys::EDGE)?;
+        self.drivers.borrow_mut().push((token, driver));
+        Ok(token)
     }
 
     /// Stops watching what `token` names. `fd` is the descriptor it was registered with.
     pub fn deregister(&self, token: u64, fd: BorrowedFd<'_>) {
-        self.targets.borrow_mut().remove(&token);
+        self.sources.borrow_mut().remove(&token);
+        self.drivers
+            .borrow_mut()
+            .retain(|(known, _)| *known != token);
         // It fails only if the descriptor is not registered, which is what is wanted.
         let _ = sys::epoll_remove(self.epoll.as_fd(), fd);
     }
@@ -204,13 +207,10 @@ impl Epoll {
     /// One turn for every driver; true if any completed something.
     fn turn_drivers(&self) -> bool {
         let drivers: Vec<Rc<dyn Driver>> = self
-            .targets
+            .drivers
             .borrow()
-            .values()
-            .filter_map(|target| match target {
-                Target::Driver(driver) => driver.upgrade(),
-                Target::Descriptor(_) => None,
-            })
+            .iter()
+            .filter_map(|(_, driver)| driver.upgrade())
             .collect();
         drivers
             .iter()
@@ -232,11 +232,10 @@ impl Epoll {
                 sys::eventfd_drain(self.unpark.as_fd());
                 continue;
             }
-            let source = match self.targets.borrow().get(&token) {
-                Some(Target::Descriptor(source)) => source.clone(),
-                Some(Target::Driver(_)) | None => continue,
-            };
-            source.report(bits);
+            let source = self.sources.borrow().get(&token).cloned();
+            if let Some(source) = source {
+                source.report(bits);
+            }
         }
     }
 }

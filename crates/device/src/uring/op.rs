@@ -21,8 +21,12 @@ use crate::fault::Presence;
 const PIECE_BYTES: usize = 1 << 30;
 /// The most iovecs the kernel takes in one operation.
 const IOVECS_MAX: usize = 1024;
-/// How often an operation that the kernel interrupts or cannot start yet is tried again.
-const RETRIES_MAX: u32 = 10_000;
+/// How often an operation that the kernel interrupts or cannot start yet is tried again, and how often at once: then
+/// after a [`PAUSE`] each. Together as long as an array waits for a device.
+const RETRIES_MAX: u32 = 30_000;
+const RETRIES_AT_ONCE: u32 = 16;
+/// What an operation waits that finds no memory, or no request free.
+static PAUSE: types::Timespec = types::Timespec::new().nsec(1_000_000);
 
 /// The operations of one device.
 pub(super) struct Lane {
@@ -69,6 +73,8 @@ pub(super) struct Op {
     /// Bytes not yet transferred (of a discard: all of them).
     pub(super) left: u64,
     pub(super) retries: u32,
+    /// Its entry is one that waits for a [`PAUSE`].
+    pub(super) pausing: bool,
 }
 
 /// What the completion of an entry means for its operation.
@@ -98,7 +104,10 @@ impl Op {
             true => squeue::Flags::ASYNC,
             false => squeue::Flags::empty(),
         };
-        self.bare_entry().flags(flags)
+        match self.pausing {
+            true => opcode::Timeout::new(&PAUSE).build(),
+            false => self.bare_entry().flags(flags),
+        }
     }
 
     fn bare_entry(&mut self) -> squeue::Entry {
@@ -142,6 +151,9 @@ impl Op {
 
     /// Takes the result of an entry into account.
     pub(super) fn step(&mut self, result: i32) -> Step {
+        if std::mem::take(&mut self.pausing) {
+            return Step::Again;
+        }
         if result < 0 {
             return self.failed(-result);
         }
@@ -169,11 +181,12 @@ impl Op {
 
     fn failed(&mut self, errno: i32) -> Step {
         match (errno, &self.work) {
-            (libc::EINTR | libc::EAGAIN, _) if self.retries < RETRIES_MAX => {
+            (libc::EINTR | libc::EAGAIN | libc::ENOMEM, _) if self.retries < RETRIES_MAX => {
                 self.retries += 1;
+                self.pausing = errno != libc::EINTR && self.retries > RETRIES_AT_ONCE;
                 Step::Again
             }
-            (libc::EINTR | libc::EAGAIN, _) => Step::Done(Err(Fault::Timeout)),
+            (libc::EINTR | libc::EAGAIN | libc::ENOMEM, _) => Step::Done(Err(Fault::Timeout)),
             // Discarding is advice; what cannot take it goes without.
             (libc::EOPNOTSUPP | libc::ENOSYS, Work::Discard { .. }) => Step::Done(Ok(())),
             // The descriptor is ours and open: it was opened for reading only.
@@ -237,6 +250,7 @@ mod tests {
             offset: 8192,
             left,
             retries: 0,
+            pausing: false,
         }
     }
 
@@ -321,8 +335,29 @@ mod tests {
             .take(RETRIES_MAX as usize)
         {
             assert_eq!(op.step(-errno), Step::Again);
+            if op.pausing {
+                assert_eq!(op.step(-libc::ETIME), Step::Again);
+            }
         }
         assert_eq!(op.step(-libc::EAGAIN), Step::Done(Err(Fault::Timeout)));
         assert_eq!((op.offset, op.left), (8192, 4096));
+    }
+
+    /// A kernel without memory for an operation has some a moment later: that is no fault of the device.
+    #[test]
+    fn an_operation_that_finds_no_memory_waits_between_tries() {
+        let mut op = write_op(&[4096]);
+        for _ in 0..RETRIES_AT_ONCE {
+            assert_eq!(op.step(-libc::ENOMEM), Step::Again);
+            assert!(!op.pausing);
+        }
+        for _ in 0..3 {
+            assert_eq!(op.step(-libc::ENOMEM), Step::Again);
+            assert!(op.pausing);
+            assert_eq!(op.step(-libc::ETIME), Step::Again, "the pause is over");
+            assert!(!op.pausing);
+        }
+        assert_eq!((op.offset, op.left), (8192, 4096));
+        assert_eq!(op.step(4096), Step::Done(Ok(())));
     }
 }

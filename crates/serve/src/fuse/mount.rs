@@ -20,7 +20,7 @@ use ashlar_rt::{AsyncFd, Gate, Nanos, Rt, SECOND};
 use super::session::{self, Session};
 use super::sys;
 use crate::Volume;
-use crate::flow::on_thread;
+use crate::flow::{Stop, on_thread};
 
 /// How long the kernel may take to end a session whose mount is gone.
 const KERNEL_ENDS: Nanos = 2 * SECOND;
@@ -137,6 +137,7 @@ impl FuseMount {
             info,
             owner: (uid, gid),
             folder,
+            stop: Stop::default(),
         });
         let mount = FuseMount(Rc::new(Inner {
             session: session.clone(),

@@ -14,7 +14,7 @@ use super::gate::{self, Action, Verdict};
 use super::sys;
 use super::wire::MAX_REQUEST_BYTES;
 use super::wire::{self, Request, Shown, WRITE_PAYLOAD, reply_header, seek_reply, write_reply};
-use crate::flow::{Budget, Hold};
+use crate::flow::{Budget, Hold, Stop};
 use crate::{Volume, VolumeError, VolumeInfo};
 
 /// Requests in flight; the kernel queues at most 128 in the background by itself.
@@ -36,6 +36,8 @@ pub(super) struct Session {
     pub(super) owner: (u32, u32),
     /// The file is in a folder of its own.
     pub(super) folder: bool,
+    /// Set once it is to end: what waits for room in the budget does not wait on.
+    pub(super) stop: Stop,
 }
 
 /// Serves until the file is unmounted or the session aborted.
@@ -48,7 +50,12 @@ pub(super) async fn serve(session: Rc<Session>) {
         let Some(fd) = &fd else { break };
         match fd.read(&mut buf).await {
             Ok(0) => break,
-            Ok(length) => session.handle(&buf[..length], &budget).await,
+            Ok(length) => {
+                let handled = session.handle(&buf[..length], &budget);
+                if session.stop.or(handled).await.is_none() {
+                    break;
+                }
+            }
             // The request was interrupted before it was read.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
             Err(error) => {
@@ -68,6 +75,7 @@ pub(super) async fn serve(session: Rc<Session>) {
 impl Session {
     /// Ends the session as if the kernel had.
     pub(super) fn close(&self) {
+        self.stop.set();
         if let Some(fd) = &*self.fd.borrow() {
             fd.close();
         }

@@ -52,6 +52,11 @@ impl Volume for Backwards {
 const SIZE: u64 = 1 << 20;
 
 fn start(rt: &Rt) -> (AsyncFd, Rc<Backwards>, Join<()>) {
+    let (far, volume, session) = make(rt);
+    (far, volume, rt.spawn(serve(session)))
+}
+
+fn make(rt: &Rt) -> (AsyncFd, Rc<Backwards>, Rc<Session>) {
     let (near, far) = UnixDatagram::pair().unwrap();
     let volume = Rc::new(Backwards(rt.clone(), MemVolume::new(SIZE)));
     let fd = AsyncFd::new(rt, near).unwrap();
@@ -62,9 +67,9 @@ fn start(rt: &Rt) -> (AsyncFd, Rc<Backwards>, Join<()>) {
         volume: volume.clone(),
         owner: (0, 0),
         folder: false,
+        stop: Stop::default(),
     };
-    let join = rt.spawn(serve(Rc::new(session)));
-    (AsyncFd::new(rt, far).unwrap(), volume, join)
+    (AsyncFd::new(rt, far).unwrap(), volume, Rc::new(session))
 }
 
 /// A request with its own number.
@@ -126,6 +131,30 @@ fn requests_overtake_each_other_and_the_end_waits_for_them() {
         far.write(&[]).await.unwrap(); // the end
         served.await;
         assert_eq!(Rc::strong_count(&volume), 1, "the read in flight has ended");
+    });
+}
+
+/// Whoever waits for an answer gets an error at once where a session is told to end.
+#[test]
+fn a_session_with_no_room_for_more_ends_when_it_is_told_to() {
+    let rt = Rt::start().unwrap();
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let (far, _volume, session) = make(&handle);
+        let served = handle.spawn(serve(session.clone()));
+        for unique in 0..=MAX_IN_FLIGHT as u64 {
+            let read = numbered(unique + 1, 15, &at(0, 1)); // takes 200 ms
+            far.write(&read).await.unwrap();
+        }
+        handle.sleep(20 * MILLISECOND).await;
+        let begun = handle.now();
+        session.close();
+        while session.fd.borrow().is_some() {
+            handle.sleep(MILLISECOND).await;
+        }
+        let took = handle.now() - begun;
+        assert!(took < 100 * MILLISECOND, "{took} ns");
+        served.await;
     });
 }
 

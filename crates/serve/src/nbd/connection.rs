@@ -28,6 +28,8 @@ const LINGER: ashlar_rt::Nanos = 5 * SECOND;
 const PATIENCE: ashlar_rt::Nanos = 60 * SECOND;
 /// Requests begun in one go before other tasks get a turn.
 const BURST: u32 = 32;
+/// Bytes that the answer to a question for the state of blocks may take.
+const EXTENTS_BYTES: u32 = 8 * reply::MAX_EXTENTS as u32;
 
 /// What the server knows of a connection, and how it ends one.
 #[derive(Debug, Default)]
@@ -143,6 +145,7 @@ impl Session {
                 Ok(command) => {
                     let bytes = match command {
                         Command::Read { length, .. } | Command::Write { length, .. } => length,
+                        Command::BlockStatus { .. } => EXTENTS_BYTES,
                         _ => 0,
                     };
                     let Some(hold) = stop.or(self.take(bytes as usize)).await else {

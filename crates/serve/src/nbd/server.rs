@@ -19,6 +19,8 @@ use crate::flow::Pool;
 
 /// How often a line tells of clients that were turned away.
 const TELL_AGAIN: Nanos = 10 * SECOND;
+/// Connections accepted in one go before other tasks get a turn.
+const BURST: u32 = 32;
 
 struct Inner {
     rt: Rt,
@@ -146,7 +148,10 @@ impl NbdServer {
     async fn accept(self) {
         let inner = &self.0;
         let listener = inner.listener.borrow().clone();
-        while let Some(listener) = listener.as_ref().filter(|_| !inner.stopping.get()) {
+        for count in 1u32.. {
+            let Some(listener) = listener.as_ref().filter(|_| !inner.stopping.get()) else {
+                break;
+            };
             match listener.accept().await {
                 Ok(io) if !inner.stopping.get() => self.admit(io),
                 Ok(_) => {}
@@ -156,6 +161,10 @@ impl NbdServer {
                     self.tell_turned_away(&error.to_string());
                     inner.rt.sleep(50 * MILLISECOND).await;
                 }
+            }
+            // Peers that connect without end, to be turned away, must not keep everybody else waiting.
+            if count.is_multiple_of(BURST) {
+                inner.rt.yield_now().await;
             }
         }
         drop(listener);

@@ -40,6 +40,8 @@ impl Transport for AsyncFd {
 
 /// Bytes read ahead of a connection.
 const READ_AHEAD: usize = 128 << 10;
+/// The same behind a large payload: the next one, likely as large, is then read to where it belongs and not copied.
+const HEADS_AHEAD: usize = 4 << 10;
 /// The rest of a payload is read past the buffer from this length on.
 const DIRECT: usize = 32 << 10;
 
@@ -50,6 +52,7 @@ pub(super) struct Incoming<T> {
     buf: Vec<u8>,
     start: usize,
     end: usize,
+    ahead: usize,
 }
 
 impl<T: Transport> Incoming<T> {
@@ -60,6 +63,7 @@ impl<T: Transport> Incoming<T> {
             buf: vec![0; READ_AHEAD],
             start: 0,
             end: 0,
+            ahead: READ_AHEAD,
         }
     }
 
@@ -86,6 +90,8 @@ impl<T: Transport> Incoming<T> {
         if room.is_empty() {
             return false;
         }
+        let most = room.len().min(self.ahead);
+        let room = &mut room[..most];
         match self.stop.or(self.io.read(room)).await {
             Some(Ok(count)) => {
                 self.end += count;
@@ -97,6 +103,10 @@ impl<T: Transport> Incoming<T> {
 
     /// Fills `out`. False, with `out` half filled, as [`Incoming::fill`].
     pub(super) async fn exact(&mut self, out: &mut [u8]) -> bool {
+        self.ahead = match out.len() < DIRECT {
+            true => READ_AHEAD,
+            false => HEADS_AHEAD,
+        };
         let mut filled = 0;
         loop {
             let take = self.buffered().len().min(out.len() - filled);
