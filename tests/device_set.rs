@@ -184,3 +184,22 @@ fn a_path_means_the_device_that_is_there_now() {
     let state = |index| daemon.device_state(index).unwrap();
     assert_eq!((&state(1)[..], &state(2)[..]), ("missing", "offline"));
 }
+
+/// A device that was taken out of use comes back under another's name: it is taken in, not the one that had the name.
+#[test]
+fn online_takes_in_the_device_that_is_at_the_path() {
+    let daemon = Daemon::start("names-swapped");
+    let files = daemon.create_served("ec2+2", 5);
+    let other = daemon.text("other.img");
+    daemon.ok(&["offline", "t", "1"]);
+    daemon.ok(&["offline", "t", "2"]);
+    std::fs::rename(&files[1], &other).unwrap();
+    std::fs::rename(&files[2], &files[1]).unwrap();
+    std::fs::rename(&other, &files[2]).unwrap();
+    let said = daemon.ok(&["online", "t", &files[1], "-w"]);
+    assert!(said.contains("device 2 "), "{said}");
+    let state = |index| daemon.device_state(index).unwrap();
+    assert_eq!((&state(1)[..], &state(2)[..]), ("offline", "online"));
+    daemon.ok(&["online", "t", "1", "-w"]);
+    assert_eq!(state(1), "online");
+}

@@ -14,6 +14,7 @@ mod wire;
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ashlar_rt::Buf;
@@ -472,4 +473,42 @@ fn a_file_lies_as_it_is_told() {
     }
     assert!(*read(&honest).unwrap().1 == *block(2));
     assert_eq!(files.lies(1), 0);
+}
+
+/// A change that waits for its turn is not made any more once whoever asked for it has gone.
+#[test]
+fn a_change_that_was_given_up_is_not_made() {
+    if !common::have_fuse() {
+        return;
+    }
+    // The daemon ends before its files do.
+    let (files, daemon) = (Files::start(1, MEMBER_BYTES), Daemon::start("turn"));
+    daemon.create_served("raid1", 2);
+    let (hung, other) = (&files.paths()[0], daemon.blank("other", MEMBER_BYTES));
+    files.tell(0, Lie::Hang, false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| daemon.run(&["create", "u", "--layout", "raid1", hung, &other]));
+        common::wait_until("a change that waits for a device", BLAMED_WITHIN, || {
+            files.lies(0) > 0
+        });
+        let line = ["volume", "create", "t/refrained", "--size", "1M"];
+        let mut client = Command::new(common::ASHLAR)
+            .args(line)
+            .env("ASHLAR_SOCKET", daemon.path("control.sock"))
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        let waits = client.try_wait().unwrap();
+        client.kill().unwrap();
+        client.wait().unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        files.end_lies();
+        assert_eq!(waits, None, "it has had its turn");
+    });
+    daemon.ok(&["volume", "create", "t/asked", "--size", "1M"]);
+    let list = daemon.ok(&["volume", "list", "t"]);
+    assert!(
+        list.contains("asked") && !list.contains("refrained"),
+        "{list}"
+    );
 }

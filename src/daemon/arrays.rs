@@ -371,7 +371,7 @@ impl Host {
         let mut left = stopped.left;
         if let Err(failure) = self.remove(name) {
             left.push(format!(
-                "{name} is exported; {failure}, and the next start of the daemon may import {name} again"
+                "{name} is exported, but the next start of the daemon may import it again: {failure}"
             ));
         }
         // What it took, which the allocator would keep; its tasks let go of it a moment later.

@@ -14,10 +14,9 @@ use ashlar_engine::{Error, probe, uuid_text, wipe};
 use ashlar_rt::SECOND;
 
 use crate::api::DestroyReply;
-use crate::daemon::devices;
 use crate::daemon::find::Seen;
 use crate::daemon::host::{Host, failure_of};
-use crate::daemon::open::{Access, on_thread};
+use crate::daemon::open::Access;
 use crate::daemon::stopping::and_left;
 use crate::failure::Failure;
 
@@ -126,14 +125,10 @@ impl Host {
         let mut paths: Vec<PathBuf> = paths.iter().chain(known).map(PathBuf::from).collect();
         paths.sort();
         paths.dedup();
-        let asked = paths.clone();
-        if let Ok(folders) = on_thread(move || devices::folders(&asked)).await
-            && let Ok(all) = on_thread(move || devices::scan(&folders)).await
-        {
-            paths.extend(all.unwrap_or_default());
-            paths.sort();
-            paths.dedup();
-        }
+        let beside = self.paths_beside(paths.clone()).await;
+        paths.extend(beside.unwrap_or_default());
+        paths.sort();
+        paths.dedup();
         self.look_at(paths).await
     }
 

@@ -289,7 +289,9 @@ fn consider(path: &Path, found: &mut BTreeMap<Identity, PathBuf>) {
         if ashlar_serve::loopdev::is_own(path) {
             return;
         }
-        if block_size("", path).is_ok_and(|bytes| bytes < SMALLEST) {
+        // Opening it may wait for the device, and there may be hundreds.
+        let bytes = users::bytes_of(Path::new("/sys"), &metadata);
+        if bytes.is_some_and(|bytes| bytes < SMALLEST) {
             return; // an empty loop or card reader slot
         }
         Identity::Block(metadata.rdev())

@@ -9,12 +9,11 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ashlar_engine::{Error, Label, probe, uuid_text};
-use ashlar_rt::SECOND;
 
 use crate::api::{Found, ImportableReply};
 use crate::daemon::devices;
 use crate::daemon::host::Host;
-use crate::daemon::open::{Access, on_thread};
+use crate::daemon::open::{ANSWER_WAIT, Access, no_answer, on_thread};
 use crate::daemon::state::Known;
 use crate::failure::{Failure, Kind};
 use crate::seat::is_node_of_own_disk;
@@ -125,8 +124,6 @@ pub(crate) fn copies(devices: &[(PathBuf, Label)]) -> Vec<String> {
     several.map(line).collect()
 }
 
-/// How long a device may take to say what it is: as long as a drive needs to spin up.
-const LOOK_WAIT: ashlar_rt::Nanos = 30 * SECOND;
 /// How many devices are asked at a time.
 const LOOKS: usize = 64;
 
@@ -183,8 +180,21 @@ impl Host {
     }
 
     pub(crate) async fn find(self: &Rc<Host>, dirs: &[String]) -> Result<Seen, Failure> {
-        let dirs = dirs.to_vec();
-        let mut paths = on_thread(move || devices::scan(&dirs)).await??;
+        let paths = self.paths_in(dirs.to_vec()).await?;
+        self.seen_at(paths).await
+    }
+
+    /// The same in the directories in which these are.
+    ///
+    /// # Errors
+    /// The same.
+    pub(super) async fn find_beside(self: &Rc<Host>, paths: Vec<PathBuf>) -> Result<Seen, Failure> {
+        let paths = self.paths_beside(paths).await?;
+        self.seen_at(paths).await
+    }
+
+    /// What is in these places, and where arrays that are not imported had devices.
+    async fn seen_at(self: &Rc<Host>, mut paths: Vec<PathBuf>) -> Result<Seen, Failure> {
         for (known, _) in self.waiting.borrow().iter() {
             paths.extend(known.devices.iter().map(PathBuf::from));
         }
@@ -192,6 +202,27 @@ impl Host {
         paths.dedup();
         let paths = on_thread(move || devices::without_backing(paths)).await?;
         Ok(self.look_at(paths).await)
+    }
+
+    /// Files and devices in which an array may be found, see [`devices::scan`].
+    ///
+    /// # Errors
+    /// If a directory cannot be scanned, or does not answer.
+    pub(super) async fn paths_in(&self, dirs: Vec<String>) -> Result<Vec<PathBuf>, Failure> {
+        let named = PathBuf::from(dirs.join(" "));
+        self.opener
+            .ask(&named, move || devices::scan(&dirs))
+            .await?
+    }
+
+    /// The same of the directories in which these are.
+    ///
+    /// # Errors
+    /// The same.
+    pub(super) async fn paths_beside(&self, paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
+        let first = paths.first().cloned().unwrap_or_default();
+        let folders = self.opener.ask(&first, move || devices::folders(&paths));
+        self.paths_in(folders.await?).await
     }
 
     /// Looks at devices that no array here uses.
@@ -259,7 +290,11 @@ impl Host {
             match probe(&device).await {
                 Ok(Some(label)) => {
                     let at = path.to_path_buf();
-                    match on_thread(move || is_node_of_own_disk(&at)).await {
+                    match self
+                        .opener
+                        .ask(path, move || is_node_of_own_disk(&at))
+                        .await
+                    {
                         Ok(true) => Look::Nothing, // found as the disk
                         _ => Look::Device(label),
                     }
@@ -271,13 +306,8 @@ impl Host {
                 Err(error) => Look::Closed(line(error)),
             }
         };
-        self.rt.timeout(LOOK_WAIT, look).await.unwrap_or_else(|| {
-            Look::Closed(Failure::broken(format!(
-                "{}: no answer within {} s; check the device and its cabling",
-                path.display(),
-                LOOK_WAIT / SECOND
-            )))
-        })
+        let looked = self.rt.timeout(ANSWER_WAIT, look).await;
+        looked.unwrap_or_else(|| Look::Closed(no_answer(path)))
     }
 
     /// Whether an array that is not imported had a device at `path`.
@@ -296,8 +326,7 @@ impl Host {
         let mut seen = self.look_at(paths.clone()).await;
         let mut devices = seen.found.remove(&known.uuid).unwrap_or_default();
         if !complete(&devices)
-            && let Ok(folders) = on_thread(move || devices::folders(&paths)).await
-            && let Ok(mut more) = self.find(&folders).await
+            && let Ok(mut more) = self.find_beside(paths).await
         {
             let here = identities(&devices);
             let more = more.found.remove(&known.uuid).unwrap_or_default();

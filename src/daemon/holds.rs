@@ -14,7 +14,7 @@ use ashlar_format::superblock::MAGIC;
 use ashlar_rt::{BLOCK, Buf};
 
 use crate::daemon::host::{Host, Member};
-use crate::daemon::open::{Access, on_thread};
+use crate::daemon::open::{ANSWER_WAIT, Access, no_answer};
 use crate::failure::Failure;
 
 /// Something that a device holds.
@@ -118,8 +118,13 @@ impl Host {
     /// What is at `path`.
     ///
     /// # Errors
-    /// If it cannot be opened.
+    /// If it cannot be opened, or does not answer.
     pub(super) async fn holds(&self, path: &Path, access: Access) -> Result<Holds, Failure> {
+        let look = self.rt.timeout(ANSWER_WAIT, self.look_into(path, access));
+        look.await.unwrap_or_else(|| Err(no_answer(path)))
+    }
+
+    async fn look_into(&self, path: &Path, access: Access) -> Result<Holds, Failure> {
         let device = self.opener.open(path, access).await?;
         let mut holds = Holds::default();
         match probe(&device).await {
@@ -136,20 +141,24 @@ impl Host {
         }
         drop(device);
         let bare = self.opener.open_bare(path, access).await?;
-        let (bare, ours) = on_thread(move || {
-            let ours = bare.own_partition().is_some();
-            (bare, ours)
-        })
-        .await?;
+        let (bare, ours) = self
+            .opener
+            .ask(path, move || {
+                let ours = bare.own_partition().is_some();
+                (bare, ours)
+            })
+            .await?;
         if ours {
             let empty = holds.held.is_empty();
             holds.held.push(Held::Table { empty });
         } else if holds.held.is_empty() {
-            let (bare, data) = on_thread(move || {
-                let data = bare.holds_data();
-                (bare, data)
-            })
-            .await?;
+            let (bare, data) = self
+                .opener
+                .ask(path, move || {
+                    let data = bare.holds_data();
+                    (bare, data)
+                })
+                .await?;
             let found = ashlar_device::signature(&self.opener.serve(bare)).await;
             let found = found.or(data.then_some("data that is not known"));
             holds.held.extend(found.map(Held::Other));

@@ -179,11 +179,16 @@ impl Host {
         .await
     }
 
-    /// Answers one request.
+    /// Answers one request. One that changes something waits for its turn, and is not begun if it is not `awaited` then:
+    /// whoever sent it has given up.
     ///
     /// # Errors
     /// One line for the operator.
-    pub(crate) async fn handle(self: Rc<Host>, call: Call) -> Result<Value, Failure> {
+    pub(crate) async fn handle(
+        self: Rc<Host>,
+        call: Call,
+        awaited: impl Fn() -> bool,
+    ) -> Result<Value, Failure> {
         match call {
             Call::Ping => reply(&PingReply {
                 program: env!("CARGO_PKG_VERSION").to_string(),
@@ -247,6 +252,13 @@ impl Host {
                     self.watch_asked(import).await;
                 }
                 let guard = self.change.lock().await;
+                if self.ending.get() {
+                    return Err(Failure::refused("the daemon is stopping"));
+                }
+                if !awaited() {
+                    let gone = "it was given up before its turn came: nothing is changed";
+                    return Err(Failure::refused(gone));
+                }
                 let outcome = self.clone().change_something(changing).await;
                 self.share_memory(0).await; // there may be more arrays, or fewer
                 drop(guard);
@@ -563,7 +575,9 @@ impl Host {
         list.extend(self.waiting.borrow().iter().map(|(known, _)| known.clone()));
         self.state.save(&list).map_err(|e| {
             Failure::broken(format!(
-                "the state directory cannot be written ({e}); arrays will not be restored by themselves"
+                "the state directory {} cannot be written: {e}; the next start of the daemon finds there what was written \
+                 last: make room, or see what is wrong with that file system",
+                self.state.dir.display()
             ))
         })
     }

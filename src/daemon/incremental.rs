@@ -11,7 +11,6 @@ use ashlar_engine::status::DeviceStatus;
 use ashlar_engine::{Label, uuid_text};
 
 use crate::api::{Import, IncrementalReply, Started};
-use crate::daemon::devices;
 use crate::daemon::find::{Devices, complete, counts};
 use crate::daemon::host::{Host, Member};
 use crate::failure::Failure;
@@ -120,7 +119,7 @@ impl Host {
                 .iter()
                 .flat_map(|k| k.devices.iter().map(PathBuf::from)),
         );
-        let mut seen = self.find(&devices::folders(&places)).await?;
+        let mut seen = self.find_beside(places).await?;
         let found: Devices = seen.found.remove(&uuid).unwrap_or_default();
         let waits = self.still_waits(&uuid);
         let has_waited = known.is_some() && waits.is_none();

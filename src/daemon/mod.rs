@@ -159,7 +159,7 @@ async fn serve(
                 host.rt.clone().spawn(async move {
                     let verb = call.verb();
                     let (array, asks) = (call.array().map(str::to_string), call.only_asks());
-                    let mut answer = host.clone().handle(*call).await;
+                    let mut answer = host.clone().handle(*call, || reply.is_awaited()).await;
                     if let Some(array) = &array {
                         answer = answer.map_err(|failure| failure.of_array(array));
                     }

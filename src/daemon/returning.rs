@@ -170,7 +170,8 @@ impl Host {
         if awaited.is_empty() {
             return;
         }
-        let answering = self.answering(member, &awaited, search).await;
+        let wanted: Vec<String> = awaited.iter().map(uuid_text).collect();
+        let answering = self.answering(member, &wanted, search).await;
         let found = answering
             .iter()
             .map(|(_, label)| label.device_uuid)
@@ -205,7 +206,7 @@ impl Host {
     async fn answering(
         self: &Rc<Host>,
         member: &Member,
-        wanted: &[[u8; 16]],
+        wanted: &[String],
         search: bool,
     ) -> Vec<(PathBuf, Label)> {
         let used: BTreeSet<String> = member
@@ -217,16 +218,13 @@ impl Host {
         let paths = self.state.paths.borrow().clone();
         let mut places: BTreeSet<PathBuf> = wanted
             .iter()
-            .filter_map(|uuid| paths.get(&uuid_text(uuid)).map(PathBuf::from))
+            .filter_map(|uuid| paths.get(uuid).map(PathBuf::from))
             .collect();
         let known = member.devices.borrow().clone();
         places.extend(known.iter().map(PathBuf::from));
         if search {
             let own: Vec<PathBuf> = known.iter().map(PathBuf::from).collect();
-            let found = on_thread(move || devices::scan(&devices::folders(&own)));
-            if let Ok(Ok(found)) = found.await {
-                places.extend(found);
-            }
+            places.extend(self.paths_beside(own).await.unwrap_or_default());
         }
         places.retain(|path| !used.contains(&path.display().to_string()));
         let looks: Vec<_> = places
@@ -237,15 +235,15 @@ impl Host {
                 self.rt.spawn(look)
             })
             .collect();
-        let mut answering: BTreeMap<[u8; 16], (PathBuf, Label)> = BTreeMap::new();
+        let mut answering: BTreeMap<String, (PathBuf, Label)> = BTreeMap::new();
         for look in looks {
             if let (Some(label), path) = look.await
                 && label.array_uuid == member.array.uuid()
-                && wanted.contains(&label.device_uuid)
+                && let uuid = uuid_text(&label.device_uuid)
+                && wanted.contains(&uuid)
             {
                 // Of two names of a device that under which it was used last.
-                let uuid = label.device_uuid;
-                let last = paths.get(&uuid_text(&uuid)).map(Path::new) == Some(path.as_path());
+                let last = paths.get(&uuid).map(Path::new) == Some(path.as_path());
                 if last || !answering.contains_key(&uuid) {
                     answering.insert(uuid, (path, label));
                 }
@@ -314,6 +312,19 @@ impl Host {
         }
     }
 
+    /// The device of an array that answers at this path, by what it says of itself: since it left, another may have
+    /// taken its name.
+    async fn answering_at(&self, member: &Member, path: &Path) -> Option<DeviceStatus> {
+        if !path.is_absolute() {
+            return None;
+        }
+        let label = self.label_at(path).await?;
+        let own = label.array_uuid == member.array.uuid();
+        let uuid = own.then(|| uuid_text(&label.device_uuid))?;
+        let mut devices = self.status_of(member).await.devices.into_iter();
+        devices.find(|d| d.uuid == uuid)
+    }
+
     /// `online`: a device of the array by its path, UUID or index, wherever it answers.
     ///
     /// # Errors
@@ -325,7 +336,14 @@ impl Host {
         force: bool,
     ) -> Result<TakenInReply, Failure> {
         let member = self.member(name)?;
-        let path = match self.device_named(&member, device).await {
+        let at = PathBuf::from(device);
+        let here = self.answering_at(&member, &at).await;
+        let is_here = here.is_some();
+        let known = match here {
+            Some(known) => Ok(known),
+            None => self.device_named(&member, device).await,
+        };
+        let path = match known {
             Ok(known) if known.state == DeviceState::Removing => {
                 return self.stay(&member, &known).await;
             }
@@ -335,12 +353,12 @@ impl Host {
                 self.note_taken_in(&member, &path);
                 return Ok(reply_of(name, taken, &path));
             }
+            Ok(known) if is_here && !known.is_held() => at,
             Ok(known) => self.place_of(&member, &known).await?,
             Err(failure) => {
-                let path = PathBuf::from(device);
-                let at = path.clone();
-                match on_thread(move || at.exists()).await? {
-                    true => path,
+                let path = at.clone();
+                match on_thread(move || path.exists()).await? {
+                    true => at,
                     false => return Err(failure),
                 }
             }
@@ -365,23 +383,13 @@ impl Host {
             };
             return Err(failure_of(error));
         }
-        let uuids = member.array.device_uuids();
-        let wanted = |label: &Label| {
-            uuids.get(usize::from(known.index)) == Some(&uuid_text(&label.device_uuid))
-        };
         let last = PathBuf::from(&known.last_path);
-        if self
-            .label_at(&last)
-            .await
-            .is_some_and(|label| wanted(&label))
-        {
+        let label = self.label_at(&last).await;
+        if label.is_some_and(|label| uuid_text(&label.device_uuid) == known.uuid) {
             return Ok(last);
         }
-        let all: Vec<[u8; 16]> = (member.array.awaited().into_iter())
-            .filter(|(index, _)| *index == known.index)
-            .map(|(_, uuid)| uuid)
-            .collect();
-        let found = self.answering(member, &all, true).await;
+        let known_as = std::slice::from_ref(&known.uuid);
+        let found = self.answering(member, known_as, true).await;
         let place = found.into_iter().next().map(|(path, _)| path);
         place.ok_or_else(|| {
             Failure::not_found(format!(

@@ -8,20 +8,16 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ashlar_engine::uuid_text;
-use ashlar_rt::{Nanos, SECOND};
 
 use crate::api::{Hardware, ScanReply, Scanned, ScannedMember};
-use crate::daemon::devices;
 use crate::daemon::hardware;
 use crate::daemon::holds::{Here, Holds};
 use crate::daemon::host::Host;
-use crate::daemon::open::{Access, on_thread};
+use crate::daemon::open::Access;
 use crate::daemon::users;
 use crate::failure::{Failure, Kind};
 use crate::seat::{is_node_of_own_disk, part_of_disk};
 
-/// How long a device may take: as long as a drive needs to spin up.
-const LOOK_WAIT: Nanos = 30 * SECOND;
 /// How many devices are looked at at a time.
 const LOOKS: usize = 64;
 
@@ -43,13 +39,11 @@ impl Facts {
             return Facts::default();
         };
         let block = metadata.file_type().is_block_device();
-        let blocks = users::entry_of(sys, &metadata).join("size");
-        let blocks = std::fs::read_to_string(blocks).ok().filter(|_| block);
-        let blocks = blocks.and_then(|text| text.trim().parse::<u64>().ok());
+        let bytes = users::bytes_of(sys, &metadata).filter(|_| block);
         let protected = users::is_write_protected(sys, path);
         let unfit = protected.then(|| "write-protected".to_string());
         Facts {
-            size_bytes: blocks.map_or(metadata.len(), |blocks| blocks * 512),
+            size_bytes: bytes.unwrap_or(metadata.len()),
             of_own_disk: block && is_node_of_own_disk(path),
             user: users::user_of(sys, proc, path),
             unfit: unfit.or_else(|| part_of_disk(path, &metadata).err()),
@@ -67,8 +61,7 @@ impl Host {
         self: &Rc<Host>,
         dirs: &[String],
     ) -> Result<ScanReply, Failure> {
-        let dirs = dirs.to_vec();
-        let paths = on_thread(move || devices::scan(&dirs)).await??;
+        let paths = self.paths_in(dirs.to_vec()).await?;
         let here = Rc::new(self.devices_here().await);
         let mut reply = ScanReply::default();
         // Some at a time: drives may have to spin up first.
@@ -76,7 +69,7 @@ impl Host {
             let look = |path: &PathBuf| {
                 let (host, path, here) = (self.clone(), path.clone(), here.clone());
                 self.rt
-                    .spawn(async move { host.scan_in_time(&path, &here).await })
+                    .spawn(async move { host.scan_one(&path, &here).await })
             };
             let looks: Vec<_> = some.iter().map(look).collect();
             for look in looks {
@@ -86,27 +79,13 @@ impl Host {
         Ok(reply)
     }
 
-    /// As [`Host::scan_one`], for as long as a device may take.
-    async fn scan_in_time(&self, path: &Path, here: &[Here]) -> Option<Scanned> {
-        let look = self.scan_one(path, here);
-        let looked = self.rt.timeout(LOOK_WAIT, look).await;
-        looked.unwrap_or_else(|| {
-            Some(Scanned {
-                path: path.display().to_string(),
-                unreadable: Some(format!(
-                    "{}: no answer within {} s; check the device and its cabling",
-                    path.display(),
-                    LOOK_WAIT / SECOND
-                )),
-                ..Scanned::default()
-            })
-        })
-    }
-
     /// What is at `path`; `None` if nothing is there, or a disk is that is listed by itself.
     async fn scan_one(&self, path: &Path, here: &[Here]) -> Option<Scanned> {
         let at = path.to_path_buf();
-        let facts = on_thread(move || Facts::of(&at)).await.ok()?;
+        let facts = match self.opener.ask(path, move || Facts::of(&at)).await {
+            Ok(facts) => facts,
+            Err(failure) => return Some(unanswered(path, failure)),
+        };
         if facts.of_own_disk {
             return None;
         }
@@ -172,6 +151,14 @@ impl Host {
             Err(failure) if failure.kind == Kind::Refused => Some("another program".to_string()),
             _ => None,
         }
+    }
+}
+
+fn unanswered(path: &Path, failure: Failure) -> Scanned {
+    Scanned {
+        path: path.display().to_string(),
+        unreadable: Some(failure.text),
+        ..Scanned::default()
     }
 }
 

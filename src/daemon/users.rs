@@ -31,6 +31,12 @@ pub(crate) fn entry_of(sys: &Path, metadata: &Metadata) -> PathBuf {
     sys.join(format!("dev/block/{major}:{minor}"))
 }
 
+/// The size of a block device as the kernel knows it: the device is not asked.
+pub(crate) fn bytes_of(sys: &Path, metadata: &Metadata) -> Option<u64> {
+    let sectors = text_of(&entry_of(sys, metadata).join("size"));
+    Some(sectors.parse::<u64>().ok()? * 512)
+}
+
 /// Whether the kernel lets nobody write to the block device at `path`.
 pub(crate) fn is_write_protected(sys: &Path, path: &Path) -> bool {
     let Ok(metadata) = std::fs::metadata(path) else {
