@@ -36,6 +36,8 @@ const LIARS: [&[usize]; 2] = [&[2], &[2, 5]];
 const HANG: Duration = Duration::from_secs(10);
 /// How long a request of a client may take while it does: `slow.timeout` is 2 s, and this machine may be busy.
 const LONGEST_STALL: Duration = Duration::from_secs(4);
+/// How long `status` may take while it does, the program's own start included.
+const STATUS_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long a member that was slow may be out of use.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
@@ -375,7 +377,7 @@ fn a_hang_stalls_clients_for_a_while_only() {
         for liar in liars {
             bed.files.tell(*liar, case.lie, false);
         }
-        let mut longest = Duration::ZERO;
+        let (mut longest, mut status) = (Duration::ZERO, Vec::new());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(HANG);
@@ -390,8 +392,15 @@ fn a_hang_stalls_clients_for_a_while_only() {
                 timed(&|| assert_eq!(disk.compare_range((at, at + 4096), 4096, 1, pattern(2)), []));
                 timed(&|| assert_eq!(disk.write_range((at, at + 4096), 4096, 1, pattern(2)), []));
                 timed(&|| disk.flush().unwrap());
+                let begun = Instant::now();
+                bed.daemon.status("t");
+                status.push(begun.elapsed());
             }
         });
+        status.sort_unstable();
+        let (median, most) = (status[status.len() / 2], status[status.len() - 1]);
+        assert!(median < STATUS_WITHIN, "'status' took {median:?}");
+        assert!(most < LONGEST_STALL, "'status' took {most:?}");
         println!("{} hung: the longest request took {longest:?}", liars.len());
         assert!(longest < LONGEST_STALL, "a client waited {longest:?}");
         work(&disk, case.round);
@@ -511,4 +520,31 @@ fn a_change_that_was_given_up_is_not_made() {
         list.contains("asked") && !list.contains("refrained"),
         "{list}"
     );
+}
+
+/// A device that is there and hangs is not given up: after an export nothing else says that it is one of the array.
+#[test]
+fn a_device_that_hangs_is_not_done_without_at_an_import() {
+    if !common::have_fuse() {
+        return;
+    }
+    let bed = Bed::new();
+    let (daemon, paths) = (&bed.daemon, bed.files.paths());
+    // The file system does not list its files.
+    let folder = daemon.text("links");
+    std::fs::create_dir(&folder).unwrap();
+    for (member, path) in paths.iter().enumerate() {
+        std::os::unix::fs::symlink(path, Path::new(&folder).join(member.to_string())).unwrap();
+    }
+    daemon.ok(&["export", "t"]);
+    bed.files.tell(2, Lie::Hang, false);
+    let refused = daemon.refused(&["import", "t", "--scan", &folder]);
+    assert!(
+        refused.contains(&format!("{}: no answer within 30 s", paths[2]))
+            && refused.contains("--degraded"),
+        "{refused}"
+    );
+    bed.files.end_lies();
+    daemon.ok(&["import", "t", "--scan", &folder]);
+    assert_eq!(daemon.status("t")["state"], "optimal");
 }

@@ -162,11 +162,11 @@ impl Host {
         if let Some(line) = copies(&devices).into_iter().next() {
             return Err(Failure::refused(line));
         }
-        // A device where one of this array was, which may still be it.
-        let shut = closed.iter().find(|(path, _)| self.was_at(uuid, path));
+        // A device where one was that is not here, which may still be it.
+        let places = self.places_of_missing(uuid, &devices);
+        let shut = closed.iter().find(|(path, _)| places.contains(path));
         if let Some((_, failure)) = shut
             && !import.degraded
-            && !complete(&devices)
         {
             return Err(without(&name, failure));
         }

@@ -310,11 +310,24 @@ impl Host {
         looked.unwrap_or_else(|| Look::Closed(no_answer(path)))
     }
 
-    /// Whether an array that is not imported had a device at `path`.
-    pub(crate) fn was_at(&self, uuid: &str, path: &Path) -> bool {
+    /// Where those were last that the newest of these counts and that are not among them; where any were of an array
+    /// whose start is still waited for.
+    pub(crate) fn places_of_missing(
+        &self,
+        uuid: &str,
+        devices: &[(PathBuf, Label)],
+    ) -> BTreeSet<PathBuf> {
+        if complete(devices) {
+            return BTreeSet::new();
+        }
+        let here = identities(devices);
+        let paths = self.state.paths.borrow();
+        let missing = counted(devices).into_iter().filter(|u| !here.contains(u));
+        let last = missing.filter_map(|uuid| paths.get(&uuid_text(&uuid)));
         let waiting = self.waiting.borrow();
-        let mut of_array = waiting.iter().filter(|(known, _)| known.uuid == uuid);
-        of_array.any(|(known, _)| known.devices.iter().any(|d| Path::new(d) == path))
+        let of_array = waiting.iter().filter(|(known, _)| known.uuid == uuid);
+        let known = of_array.flat_map(|(known, _)| &known.devices);
+        last.chain(known).map(PathBuf::from).collect()
     }
 
     /// A known array's devices: where they were, and, if some are not there, wherever they are now.

@@ -315,7 +315,10 @@ fn errors(array: &ArrayStatus, lines: &mut Vec<String>) {
         let kinds = kinds.iter().filter(|(n, _)| *n > 0);
         let kinds: Vec<String> = kinds.map(|(n, kind)| format!("{n} {kind}")).collect();
         let next = if *errors < MANY_ERRORS && e.write == 0 {
-            "few so far; check whether the number grows".to_string()
+            format!(
+                "few so far: 'ashlar scrub {} start' looks for more; check whether the number grows",
+                safe(&array.name)
+            )
         } else if array.health.reconstructs > 0 {
             format!(
                 "it may be failing, and free space allows its rebuild: 'ashlar fail {} {}'",

@@ -296,7 +296,8 @@ fn an_optimal_array_that_is_not_what_it_was_says_so() {
     );
     assert!(
         lines[2].ends_with(
-            "gave 1 read error since the import or 'device clear': few so far; check whether the number grows"
+            "gave 1 read error since the import or 'device clear': few so far: 'ashlar scrub tank start' looks for \
+             more; check whether the number grows"
         ),
         "{lines:?}"
     );

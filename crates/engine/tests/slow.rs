@@ -208,10 +208,15 @@ fn a_device_that_is_slower_than_its_peers_is_read_around() {
         let healthy = clients.longest();
         slow[5].set(delay(100 * USUAL));
         until(&rt, &array, 5, DeviceState::Slow, 10 * SECOND).await;
-        clients.longest();
+        let (read, written, _) = clients.longest();
+        assert!(
+            read <= 2 * SECOND && written <= 2 * SECOND,
+            "{read} {written}"
+        );
         rt.sleep(5 * SECOND).await;
-        let (.., p99) = clients.longest();
+        let (_, written, p99) = clients.longest();
         assert!(p99 <= 2 * healthy.2, "{p99} {healthy:?}");
+        assert!(written <= 2 * SECOND, "{written}");
         assert_eq!(
             states(&array).await[5],
             DeviceState::Slow,

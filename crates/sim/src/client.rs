@@ -40,6 +40,20 @@ impl std::fmt::Debug for Session {
     }
 }
 
+/// Whether too few devices are left to agree on a generation, so that the array waits for the operator: few are sound,
+/// or all refuse writes, and it has given up most.
+pub async fn hangs_by_design(world: &World, rt: &Rt, store: &Rc<dyn Store>) -> bool {
+    if world.waits_for_operator() {
+        return true;
+    }
+    if !world.mishaps.all_refuse.get() {
+        return false;
+    }
+    let counted = world.config.devices - world.budget.borrow().gone.len();
+    let status = rt.timeout(BOUND, store.status()).await;
+    status.is_some_and(|s| s.online.len() * 2 <= counted)
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     Write(bool),
@@ -65,7 +79,7 @@ impl Session {
     pub async fn bounded<T>(&self, what: &str, future: impl Future<Output = T>) -> Option<T> {
         let begun = self.rt.now();
         let value = self.rt.timeout(BOUND, future).await;
-        if value.is_none() && (self.world.waits_for_operator() || self.gave_up_most().await) {
+        if value.is_none() && hangs_by_design(&self.world, &self.rt, &self.store).await {
             self.world.trace.mark("writes wait for the operator");
         } else if value.is_none() && !self.world.failed() {
             self.describe().await;
@@ -78,18 +92,6 @@ impl Session {
             });
         }
         value
-    }
-
-    /// Whether all devices refuse writes, and the array has given up so many that the others cannot agree on a
-    /// generation.
-    async fn gave_up_most(&self) -> bool {
-        let world = &self.world;
-        if !world.mishaps.all_refuse.get() {
-            return false;
-        }
-        let counted = world.config.devices - world.budget.borrow().gone.len();
-        let status = self.rt.timeout(BOUND, self.store.status()).await;
-        status.is_some_and(|s| s.online.len() * 2 <= counted)
     }
 
     /// Puts into the story what the array says of itself.

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use ashlar_engine::Work;
 use ashlar_rt::{Rt, SECOND};
 
+use crate::client::hangs_by_design;
 use crate::config::Mode;
 use crate::device::SimDevice;
 use crate::disk::SimDisk;
@@ -119,8 +120,7 @@ async fn take_in(
 
 /// Waits for `future`, but not for ever; where too few devices agree it waits for the operator.
 async fn bounded<T>(
-    world: &World,
-    rt: &Rt,
+    (world, rt, store): (&World, &Rt, &Rc<dyn Store>),
     what: &str,
     future: impl Future<Output = T>,
 ) -> Option<T> {
@@ -128,7 +128,8 @@ async fn bounded<T>(
     if done.is_none() {
         world.mishaps.given_up.set(true);
     }
-    if done.is_none() && world.config.mode != Mode::Beyond {
+    let may_hang = world.config.mode == Mode::Beyond;
+    if done.is_none() && !may_hang && !hangs_by_design(world, rt, store).await {
         world.fail(|| format!("{what} hangs"));
     }
     done
@@ -160,7 +161,7 @@ async fn come(world: &World, rt: &Rt, store: &Rc<dyn Store>, disk: &Rc<SimDisk>,
         How::Spared => store.take_place(number, device),
         _ => store.online(device),
     };
-    let Some(taken) = bounded(world, rt, "a take-in", coming).await else {
+    let Some(taken) = bounded((world, rt, store), "a take-in", coming).await else {
         return;
     };
     world.trace.line(|| {
@@ -203,7 +204,7 @@ async fn leave_or_stay(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut 
     if let Some(device) = device {
         let number = u16::try_from(device).expect("few devices");
         world.budget.borrow_mut().leaving.insert(device, false);
-        let stays = bounded(world, rt, "stay", store.stay(number)).await;
+        let stays = bounded((world, rt, store), "stay", store.stay(number)).await;
         world.trace.line(|| format!("stay {device}: {stays:?}"));
         if stays == Some(Ok(())) {
             let mut budget = world.budget.borrow_mut();
@@ -228,7 +229,7 @@ async fn leave(world: &World, rt: &Rt, store: &Rc<dyn Store>, device: usize) {
         budget.leaving.insert(device, false);
     }
     let number = u16::try_from(device).expect("few devices");
-    let leaves = bounded(world, rt, "remove", store.remove(number)).await;
+    let leaves = bounded((world, rt, store), "remove", store.remove(number)).await;
     world.trace.line(|| format!("remove {device}: {leaves:?}"));
     let mut budget = world.budget.borrow_mut();
     if leaves == Some(Ok(())) {
@@ -287,7 +288,7 @@ pub(crate) async fn add(world: &World, rt: &Rt, store: &Rc<dyn Store>, old: Opti
             None => Ok((store.add(device, &label).await?, false)),
         }
     };
-    let Some(added) = bounded(world, rt, "an addition", adding).await else {
+    let Some(added) = bounded((world, rt, store), "an addition", adding).await else {
         return;
     };
     world.trace.line(|| {
@@ -340,7 +341,12 @@ async fn steer(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut Rng) {
             let spare = rng.pick(&["0", "1", "2"]);
             let spared = &world.mishaps.spared;
             spared.set(spared.get() || spare != "0");
-            let set = bounded(world, rt, "spare space", store.set(None, "spare", spare)).await;
+            let set = bounded(
+                (world, rt, store),
+                "spare space",
+                store.set(None, "spare", spare),
+            )
+            .await;
             world.trace.line(|| format!("spare {spare}: {set:?}"));
             world.trace.mark(match set {
                 Some(Ok(())) => "spare space: set",
@@ -361,7 +367,7 @@ async fn grow(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut Rng) {
     let more = usize::try_from(rng.range(1, MOST_GROWTH)).expect("a few pages");
     disk.grow(more);
     let number = u16::try_from(index).expect("few devices");
-    let used = bounded(world, rt, "a growth", store.use_all_of(number)).await;
+    let used = bounded((world, rt, store), "a growth", store.use_all_of(number)).await;
     world.trace.line(|| {
         let at = rt.now() / 1_000;
         format!("{at:>9} us device {index} has {more} pages more: {used:?}")
@@ -381,8 +387,7 @@ async fn relabel(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut Rng) {
     let label = rng.pick(&["", "a", "b", "c"]);
     let number = u16::try_from(index).expect("few devices");
     let set = bounded(
-        world,
-        rt,
+        (world, rt, store),
         "a failure domain",
         store.set_domain(number, label),
     )
@@ -410,7 +415,7 @@ pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
         if let Some(device) = leaving.filter(|device| world.may_damage(*device)) {
             world.damage(device, false);
             let number = u16::try_from(device).expect("few devices");
-            let out = bounded(&world, &rt, "offline", store.offline(number)).await;
+            let out = bounded((&world, &rt, &store), "offline", store.offline(number)).await;
             world.trace.line(|| format!("offline {device}: {out:?}"));
             if out == Some(Ok(())) {
                 world.trace.mark("offline");
@@ -460,7 +465,7 @@ pub async fn at_rest(world: &World, rt: &Rt, store: &Rc<dyn Store>) {
 pub(crate) async fn give_up_offline(world: &World, rt: &Rt, store: &Rc<dyn Store>) {
     for device in store.status().await.offline {
         let number = u16::try_from(device).expect("few devices");
-        let failed = bounded(world, rt, "fail", store.fail(number, false)).await;
+        let failed = bounded((world, rt, store), "fail", store.fail(number, false)).await;
         world
             .trace
             .line(|| format!("offline {device} is failed: {failed:?}"));

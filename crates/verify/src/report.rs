@@ -478,7 +478,8 @@ impl Report {
                 "the array contradicts itself: copy what can be read, and report this"
             }
             (_, _, _, 1..) => {
-                "damaged, and nothing is lost: connect any missing device, then import it; reading repairs bad blocks"
+                "damaged, and nothing is lost: connect any missing device, import it, and have all of it repaired: 'ashlar scrub \
+                 ARRAY start'"
             }
             _ => {
                 "nothing wrong was found, but the array was not closed cleanly: import and export it for a full check"
