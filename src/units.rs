@@ -52,7 +52,6 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
 /// # Errors
 /// As [`parse_size`].
 pub(crate) fn parse_room(text: &str) -> Result<u64, String> {
-    const LARGEST_BLOCK: u64 = 128 << 10;
     let bytes = parse_size(text)?;
     let upper = text.trim().to_ascii_uppercase();
     let decimal = ["KB", "MB", "GB", "TB", "PB"];
@@ -60,7 +59,7 @@ pub(crate) fn parse_room(text: &str) -> Result<u64, String> {
         return Ok(bytes);
     }
     bytes
-        .checked_next_multiple_of(LARGEST_BLOCK)
+        .checked_next_multiple_of(ashlar_engine::LARGEST_VOLUME_BLOCK)
         .ok_or_else(|| format!("'{text}' is more than 16 EiB"))
 }
 

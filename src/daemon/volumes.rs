@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use ashlar_engine::status::Frontend;
-use ashlar_engine::{Array, DigestKind, VolumeOptions, WriteCache};
+use ashlar_engine::{Array, DigestKind, VOLUME_BLOCKS, VolumeOptions, WriteCache};
 use serde_json::{Value, json};
 
 use crate::api::{
@@ -494,7 +494,7 @@ fn check_alone(kept: &[Frontend], new: &Frontend, volume: &str) -> Result<(), Fa
 pub(crate) async fn make_volume(array: &Array, create: &VolumeCreate) -> Result<(), Failure> {
     let block_bytes = match create.block_bytes {
         None => 4096,
-        Some(bytes) if bytes.is_power_of_two() && (4096..=128 << 10).contains(&bytes) => {
+        Some(bytes) if bytes.is_power_of_two() && VOLUME_BLOCKS.contains(&bytes) => {
             u32::try_from(bytes).unwrap_or(4096)
         }
         Some(bytes) => {

@@ -64,7 +64,8 @@ pub use members::fence::FENCE;
 pub use members::slots::choose_copy;
 pub use members::wipe::wipe;
 pub use options::{
-    DEFAULT_START_WAIT, Import, Label, SETTINGS, Setting, Settings, Waits, Watched, uuid_text,
+    DEFAULT_START_WAIT, Import, LARGEST_VOLUME_BLOCK, Label, SETTINGS, Setting, Settings,
+    VOLUME_BLOCKS, Waits, Watched, uuid_text,
 };
 pub use phases::PhaseTally;
 pub use segment::behind::{Known, bound_of, is_whole};

@@ -15,6 +15,11 @@ use crate::segment::coder::Accelerators;
 use crate::space::geometry::CLEAN_RESERVE;
 use crate::status::Work;
 
+/// Bytes of the smallest and of the largest block that volumes may have: a power of two.
+pub const VOLUME_BLOCKS: std::ops::RangeInclusive<u64> = 4096..=LARGEST_VOLUME_BLOCK;
+/// Bytes of the largest.
+pub const LARGEST_VOLUME_BLOCK: u64 = 128 << 10;
+
 /// How an array runs in this process.
 #[derive(Debug, Clone)]
 pub struct Settings {

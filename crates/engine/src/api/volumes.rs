@@ -12,7 +12,7 @@ use ashlar_format::{BLOCK, BLOCK_U64};
 use crate::api::array::Array;
 use crate::api::volume::{Volume, WriteCache};
 use crate::error::Error;
-use crate::options::check_name;
+use crate::options::{VOLUME_BLOCKS, check_name};
 use crate::protocol::{ShardMessage, ask};
 use crate::shard::start::{add_volume, volume_shape};
 use crate::status::Frontend;
@@ -108,7 +108,7 @@ impl Array {
         let home = &self.0.home;
         check_size(options.size_bytes)?;
         let block = options.block_bytes;
-        if !block.is_power_of_two() || !(4096..=131_072).contains(&block) {
+        if !block.is_power_of_two() || !VOLUME_BLOCKS.contains(&block.into()) {
             return Err(Error::Size {
                 what: "a volume block",
                 value: u64::from(block),

@@ -17,6 +17,7 @@ use ashlar_rt::Buf;
 use ashlar_space::floors::Class;
 
 use crate::background::Background;
+use crate::options::LARGEST_VOLUME_BLOCK;
 use crate::phases::{Laps, Phase};
 use crate::protocol::{Move, Moved, ShardMessage, ask};
 use crate::segment::plan::{How, Span};
@@ -29,8 +30,8 @@ use crate::status::Work;
 /// Blocks of a segment that are moved at once, at most, if a stripe has no more: 64 MiB.
 const PART: u32 = 1 << 14;
 
-/// Blocks of the largest block of a volume: 128 KiB.
-const LARGEST_BLOCK: u32 = 32;
+/// Blocks of the largest block of a volume.
+const LARGEST_BLOCK: u32 = LARGEST_VOLUME_BLOCK as u32 / BLOCK as u32;
 
 /// Blocks of one strip that were read together.
 struct Strip {

@@ -3,8 +3,9 @@
 //! Invariants:
 //! - Only a block known bad is rewritten, in its place, while the segment is held (R12), with bytes
 //!   computed from others that match their rows (P4); flushed and read back.
-//! - A device that twice does not keep what it said was written and flushed has not written it: that counts
-//!   as a failed write, and the whole column is rebuilt into another slot.
+//! - The whole column of a block that its device twice does not keep is rebuilt into another slot. Where the device gives
+//!   other bytes than it said were written and flushed, that counts as a failed write; where it gives none, as what that
+//!   is, a failed read.
 //! - What cannot be repaired is remembered and not tried again before something of its segment has changed
 //!   for the better: repair ends, whatever is lost.
 //! - A bad block counts against its device once, however often it is read before it is right again. One on a device
@@ -202,7 +203,9 @@ impl Background {
                 }
                 continue;
             };
-            add(&self.core.member(place.device).counters.write_errors, 1);
+            if self.core.bad.repairs.borrow().is_any_wrong(&blocks) {
+                add(&self.core.member(place.device).counters.write_errors, 1);
+            }
             let moved = self.relocate_column(&segment, usize::from(column)).await;
             let what = if moved {
                 "it was moved to another slot"

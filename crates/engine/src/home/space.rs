@@ -339,8 +339,11 @@ impl Home {
         let plan = plan(&self.topology(), &geometry, &self.promises(), Some(&before));
         let plan = self.space.ledger().with_room_for_steps(plan, &geometry);
         if plan != before {
-            let cap = |plan: &Plan| -> Vec<u16> { plan.groups.iter().map(|t| t.cap).collect() };
-            if cap(&plan) != cap(&before) || plan.nodes.cap != before.nodes.cap {
+            let shapes = |plan: &Plan| -> Vec<(u16, u16)> {
+                let all = plan.groups.iter().chain([&plan.nodes]);
+                all.map(|target| (target.k, target.cap)).collect()
+            };
+            if shapes(&plan) != shapes(&before) {
                 self.look_at_all();
             }
             self.space.ledger().replan(plan.clone());

@@ -111,8 +111,8 @@ impl Bad {
 /// The bad blocks that are known.
 #[derive(Debug, Default)]
 pub struct Repairs {
-    /// To be repaired, those being repaired included.
-    due: BTreeSet<BadBlock>,
+    /// To be repaired, those being repaired included: how each was found.
+    due: BTreeMap<BadBlock, Found>,
     /// Could not be repaired: too little of their stripe can be verified, or the device keeps nothing.
     hopeless: BTreeSet<BadBlock>,
     /// Could not be repaired, and may be now: tried again when they are found again, but counted already.
@@ -122,12 +122,18 @@ pub struct Repairs {
 impl Repairs {
     /// Whether a block is known to be bad.
     pub fn knows(&self, block: &BadBlock) -> bool {
-        self.due.contains(block) || self.hopeless.contains(block)
+        self.due.contains_key(block) || self.hopeless.contains(block)
     }
 
     /// Whether a block is to be repaired.
     pub fn is_due(&self, block: &BadBlock) -> bool {
-        self.due.contains(block)
+        self.due.contains_key(block)
+    }
+
+    /// Whether the device of one of these, that are to be repaired, gave other bytes.
+    pub fn is_any_wrong(&self, blocks: &[BadBlock]) -> bool {
+        let found = |block| self.due.get(block);
+        blocks.iter().any(|b| found(b) == Some(&Found::Wrong))
     }
 
     /// Whether a block is bad: to be repaired, or not to be.
@@ -151,17 +157,17 @@ impl Repairs {
     }
 
     /// Has a block repaired. Whether it is to be counted: not if it was before.
-    pub fn add(&mut self, block: BadBlock) -> bool {
+    pub fn add(&mut self, block: BadBlock, found: Found) -> bool {
         let new = !self.counted.remove(&block);
         if self.bad() < MOST_KNOWN {
-            self.due.insert(block);
+            self.due.insert(block, found);
         }
         new
     }
 
     /// The next blocks to repair.
     pub fn next(&self) -> Vec<BadBlock> {
-        self.due.iter().take(AT_ONCE).copied().collect()
+        self.due.keys().take(AT_ONCE).copied().collect()
     }
 
     /// A block has been tried.
@@ -214,7 +220,8 @@ mod tests {
     fn a_bad_block_is_counted_once_until_its_column_moves() {
         let mut repairs = Repairs::default();
         let bad = block(1, 0);
-        assert!(repairs.add(bad) && repairs.knows(&bad));
+        assert!(repairs.add(bad, Found::Wrong) && repairs.knows(&bad));
+        assert!(repairs.is_any_wrong(&[bad]));
         assert_eq!(repairs.next(), vec![bad]);
         repairs.tried(bad, false);
         assert!(
@@ -223,10 +230,14 @@ mod tests {
         );
         // Its segment got better: tried again, and not counted again.
         repairs.forget(1);
-        assert!(!repairs.knows(&bad) && !repairs.add(bad));
+        assert!(!repairs.knows(&bad) && !repairs.add(bad, Found::Wrong));
         repairs.tried(bad, false);
         repairs.moved(1, 0);
-        assert!(repairs.add(bad), "another place, another count");
+        assert!(
+            repairs.add(bad, Found::Unreadable),
+            "another place, another count"
+        );
+        assert!(!repairs.is_any_wrong(&[bad]));
         repairs.tried(bad, true);
         assert!(!repairs.knows(&bad));
     }
@@ -250,14 +261,17 @@ mod tests {
     fn what_is_known_is_bounded_and_goes_with_its_segment() {
         let mut repairs = Repairs::default();
         for stripe in 0..=u32::try_from(MOST_KNOWN).unwrap() {
-            assert!(repairs.add(block(1, stripe)), "all are counted");
+            assert!(
+                repairs.add(block(1, stripe), Found::Unreadable),
+                "all are counted"
+            );
         }
         assert_eq!(repairs.due(), MOST_KNOWN);
         assert_eq!(repairs.next().len(), AT_ONCE);
         let (first, second) = (block(1, 0), block(2, 0));
         let mut repairs = Repairs::default();
         for bad in [first, second] {
-            repairs.add(bad);
+            repairs.add(bad, Found::Wrong);
             repairs.tried(bad, false);
         }
         assert_eq!(repairs.bad(), 2);

@@ -270,7 +270,7 @@ impl Core {
         if self.bad.repairs.borrow().knows(&block) {
             return;
         }
-        if self.bad.repairs.borrow_mut().add(block) {
+        if self.bad.repairs.borrow_mut().add(block, found) {
             let what = match found {
                 Found::Unreadable => "it cannot be read",
                 Found::Wrong => {
