@@ -209,10 +209,12 @@ impl Host {
     /// # Errors
     /// If a directory cannot be scanned, or does not answer.
     pub(super) async fn paths_in(&self, dirs: Vec<String>) -> Result<Vec<PathBuf>, Failure> {
-        let named = PathBuf::from(dirs.join(" "));
-        self.opener
-            .ask(&named, move || devices::scan(&dirs))
-            .await?
+        let named = match dirs.is_empty() {
+            true => "/dev".to_string(),
+            false => dirs.join(" "),
+        };
+        let scan = move || devices::scan(&dirs);
+        self.opener.ask(Path::new(&named), scan).await?
     }
 
     /// The same of the directories in which these are.
@@ -220,9 +222,11 @@ impl Host {
     /// # Errors
     /// The same.
     pub(super) async fn paths_beside(&self, paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
-        let first = paths.first().cloned().unwrap_or_default();
-        let folders = self.opener.ask(&first, move || devices::folders(&paths));
-        self.paths_in(folders.await?).await
+        // Not asked as the devices are: one of them may hang, and others be elsewhere now.
+        let parents: BTreeSet<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
+        let named: Vec<String> = parents.iter().map(|p| p.display().to_string()).collect();
+        let scan = move || devices::scan(&devices::folders(&paths));
+        self.opener.ask(Path::new(&named.join(" ")), scan).await?
     }
 
     /// Looks at devices that no array here uses.

@@ -63,6 +63,22 @@ impl Asked {
         let since = all.get(path);
         since.is_some_and(|since| now.duration_since(*since) >= patience)
     }
+
+    /// Notes that a thread is to wait for what is at `path`, until what is given back is dropped.
+    fn begin(&self, path: &Path) -> Asking {
+        let mut all = self.all();
+        all.entry(path.into()).or_insert_with(Instant::now);
+        Asking(self.clone(), path.into())
+    }
+}
+
+/// A thread waits for what is at a path, or is about to.
+struct Asking(Asked, PathBuf);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.all().remove(&self.1);
+    }
 }
 
 impl Opener {
@@ -92,12 +108,10 @@ impl Opener {
         if self.asked.hangs(path, Instant::now()) {
             return Err(no_answer(path));
         }
-        let (asked, at) = (self.asked.clone(), path.to_path_buf());
-        asked.all().entry(at.clone()).or_insert_with(Instant::now);
+        let asking = self.asked.begin(path);
         let answer = on_thread(move || {
-            let answer = work();
-            asked.all().remove(&at);
-            answer
+            let _asking = asking;
+            work()
         });
         let answer = self.rt.timeout(ANSWER_WAIT, answer).await;
         answer.unwrap_or_else(|| Err(no_answer(path)))
