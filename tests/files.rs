@@ -352,7 +352,10 @@ fn a_device_that_is_not_steady_is_stamped_and_a_volume_is_looked_behind() {
             .all(|e| e.file_name() == "lost+found")
     );
     daemon.unmount(&at);
-    daemon.ok(&["destroy", &array, "--yes"]);
+    // A test beside this one may have made a mount namespace, with what was mounted then.
+    wait_until("the array to be destroyed", Duration::from_secs(60), || {
+        daemon.run(&["destroy", &array, "--yes"]).status.success()
+    });
 }
 
 #[test]
