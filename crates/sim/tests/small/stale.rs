@@ -419,7 +419,6 @@ fn a_member_that_was_away_counts_for_what_is_whole() {
         let (states, violation) = search(Rule::Engine, size);
         let told = violation.map(|story| story.join("\n"));
         assert_eq!(told, None, "{size:?}: {states} states");
-        println!("{size:?} {states}");
         assert!(states > 1_000, "{states} states");
     }
 }
